@@ -1,0 +1,244 @@
+"""Every message that crosses a process border.
+
+Two kinds travel:
+
+* a **report**: one small JSON datagram from a training process to its node's agent (`Report`);
+* a **batch**: one HTTP body from an agent to the server (`Batch`): a JSON header, a line feed,
+  then a block of little-endian float32 values, one row a sample and one column a name in
+  `samples.columns`, NaN where nothing is known. Another client may send the header alone as
+  `application/json` with the rows in `samples.values`.
+
+The classes are plain dataclasses, so that the node needs only the standard library and the server
+can decode straight into them.
+"""
+
+import json
+import sys
+from array import array
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+VERSION = 1
+BATCH_TYPE = "application/vnd.flopwatch.batch"
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_DECODED_BYTES = 32 * 1024 * 1024
+MAX_REPORT_BYTES = 8192
+DEFAULT_SOCKET = "/run/flopwatch/hook.sock"
+
+
+@dataclass
+class Report:
+    """What one training process (one rank) has done since it called `watch`.
+
+    All counters are cumulative, so a lost datagram costs nothing. `boot` is drawn anew by every
+    process. FLOPs are by dtype as PyTorch names them (`bfloat16`, `float32`, ...; `tf32` for
+    float32 matmuls that may use TF32). `train_flops` is forward plus backward without recompute,
+    `forward_only_flops` is evaluation. `train_seconds` is the time between optimizer steps.
+    `device_uuid` is None where the process computes on no GPU; `device_name` is then "CPU".
+    `reason` says why there is no MFU, if so.
+    """
+
+    boot: str
+    sequence: int
+    rank: int
+    world_size: int
+    device_name: str
+    device_uuid: str | None
+    train_flops: dict[str, float]
+    forward_only_flops: dict[str, float]
+    train_seconds: float
+    elapsed_seconds: float
+    steps: int
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    convention: str = "palm"
+    reason: str | None = None
+    dropped: int = 0
+    version: int = VERSION
+
+
+@dataclass
+class AttributedReport:
+    """A report with what the agent itself knows of the sender: never what the sender claims.
+
+    `pid` and `uid` are the kernel's (SCM_CREDENTIALS); `job_id` comes from the pid's cgroup and is
+    None where it tells none. `received_at` is the agent's clock in seconds since 1970.
+    """
+
+    report: Report
+    pid: int
+    uid: int
+    job_id: int | None
+    received_at: float
+
+
+@dataclass
+class Epoch:
+    """One life of one agent: `number` grows with every start and every backward clock step."""
+
+    boot_id: str
+    number: int
+    started_at: float
+    agent_version: str
+
+
+@dataclass
+class Device:
+    """A GPU, or a MIG instance of one, as the driver describes it now.
+
+    `instance` and `profile` are empty for a whole GPU. `minor` is N of /dev/nvidiaN.
+    """
+
+    uuid: str
+    model: str
+    memory_mib: float | None
+    minor: int | None
+    pci_bus_id: str | None
+    instance: str = ""
+    profile: str = ""
+    power_limit_watts: float | None = None
+
+
+@dataclass
+class Samples:
+    """`device[i]` (an index into the batch's devices) over (`time[i]` − 10 s, `time[i]`]."""
+
+    columns: list[str] = field(default_factory=list)
+    device: list[int] = field(default_factory=list)
+    time: list[int] = field(default_factory=list)
+    values: list[list[float | None]] | None = None
+
+
+@dataclass
+class Missing:
+    """A metric of a device has no value since `since`; with `reason` None it has one again."""
+
+    device: int
+    metric: str
+    reason: str | None
+    since: float
+
+
+@dataclass
+class Evidence:
+    """A sign of who holds a GPU. `kind`: "prolog", "cgroup" or "environ".
+
+    A prolog file names GRES ordinals of the node; a process names the device it computes on.
+    """
+
+    kind: str
+    job_id: int
+    first_seen: float
+    last_seen: float
+    device: int | None = None
+    ordinals: list[int] | None = None
+    pid: int | None = None
+    uid: int | None = None
+
+
+@dataclass
+class HostUsage:
+    """CPU and memory of the node (`job_id` None) or of one job's cgroup, over (time − 60 s, time].
+
+    `cpu_seconds` is CPU time used in that minute, `cpu_count` the CPUs that were available.
+    """
+
+    time: int
+    job_id: int | None
+    cpu_seconds: float | None
+    cpu_count: int | None
+    memory_used_mib: float | None
+    memory_total_mib: float | None
+
+
+@dataclass
+class Gap:
+    """Samples of (start, end] are lost for good; `device` None means all of the node's."""
+
+    start: float
+    end: float
+    cause: str
+    device: int | None = None
+
+
+@dataclass
+class Batch:
+    """One post of an agent. All lists may be empty; times are seconds since 1970, UTC."""
+
+    node: str
+    epoch: Epoch
+    sent_at: float
+    devices: list[Device] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
+    missing: list[Missing] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    reports: list[AttributedReport] = field(default_factory=list)
+    host: list[HostUsage] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    version: int = VERSION
+
+
+def encode_report(report: Report) -> bytes:
+    """Encode a report as one datagram."""
+    return json.dumps(asdict(report), separators=(",", ":")).encode()
+
+
+def decode_report(datagram: bytes) -> Report:
+    """Decode a datagram; raise ValueError that names what is wrong with it."""
+    if len(datagram) > MAX_REPORT_BYTES:
+        raise ValueError(f"report of {len(datagram)} bytes is over {MAX_REPORT_BYTES}")
+    try:
+        fields = json.loads(datagram, parse_constant=_refuse_constant)
+        return _checked(Report(**fields))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"not a report: {error}") from error
+
+
+def encode_batch(batch: Batch, values: array[float]) -> bytes:
+    """Encode a batch with its float32 rows, row after row (len(time) x len(columns) values)."""
+    header = json.dumps(asdict(batch), separators=(",", ":"), allow_nan=False).encode()
+    if sys.byteorder == "big":
+        values = array("f", values)
+        values.byteswap()
+    return header + b"\n" + values.tobytes()
+
+
+def split_batch(body: bytes) -> tuple[bytes, memoryview]:
+    """Split a body into its JSON header and its float32 block."""
+    end = body.find(b"\n")
+    if end < 0:
+        raise ValueError("no line feed after the JSON header")
+    return body[:end], memoryview(body)[end + 1 :]
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _checked(report: Report) -> Report:
+    """Refuse what JSON allows and a report does not: wrong types, negative or endless numbers."""
+    numbers: dict[str, Any] = {
+        "sequence": report.sequence,
+        "rank": report.rank,
+        "world_size": report.world_size,
+        "train_seconds": report.train_seconds,
+        "elapsed_seconds": report.elapsed_seconds,
+        "steps": report.steps,
+        "dropped": report.dropped,
+    }
+    for table in ("train_flops", "forward_only_flops", "phase_seconds"):
+        entries = getattr(report, table)
+        if not isinstance(entries, dict):
+            raise ValueError(f"{table} is not a table")
+        numbers |= {f"{table}.{name}": value for name, value in entries.items()}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} is not a number")
+        if not 0 <= value < 1e30:
+            raise ValueError(f"{name} is out of range")
+    for name in ("boot", "device_name", "convention"):
+        if not isinstance(getattr(report, name), str):
+            raise ValueError(f"{name} is not text")
+    if report.version != VERSION:
+        raise ValueError(f"version {report.version} is not {VERSION}")
+    return report
