@@ -1,0 +1,1 @@
+"""Flopwatch in a training script: two lines report the job's Model FLOPs Utilization."""

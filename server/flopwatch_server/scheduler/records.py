@@ -1,0 +1,101 @@
+"""What any scheduler tells, in one form, and the interface that a scheduler implements.
+
+A record is already normalised: times are aware UTC datetimes, states are Slurm's words in capitals,
+a figure that the scheduler does not tell is None, never 0. Free text (names, comments) is hostile
+and carried as it is.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+RUNNING_STATES = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING"})
+PENDING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+"""States in which a job holds GPUs, and in which it waits for them; every other state is an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """The GPUs that one job holds on one node.
+
+    `ordinals` are positions in the node's GRES list (Slurm's IDX), None where only the `count` is
+    known. `shared` marks shards, whose card other jobs may use at the same time.
+    """
+
+    node: str
+    count: int
+    ordinals: tuple[int, ...] | None = None
+    gres_type: str | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One run of one job, as the scheduler describes it now.
+
+    A run is (cluster, `raw_job_id`, `submitted_at`). `gpus` is None while the scheduler does not
+    tell which GPUs are held; `gpu_count` is the number allocated (or requested, while pending).
+    `time_limit_seconds` None means unlimited or unknown.
+    """
+
+    raw_job_id: int
+    submitted_at: datetime
+    state: str
+    name: str
+    user: str
+    account: str
+    display_id: str
+    partition: str = ""
+    qos: str = ""
+    reason: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    time_limit_seconds: int | None = None
+    suspended_seconds: int = 0
+    restarts: int = 0
+    exit_code: str | None = None
+    gpu_count: int | None = None
+    node_count: int | None = None
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[NodeGpus, ...] | None = None
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_job_id: int | None = None
+    het_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One node as the scheduler describes it: `state` is its base word with flags, as IDLE+DRAIN."""
+
+    name: str
+    state: str
+    reason: str = ""
+    gpu_count: int | None = None
+    gpu_type: str | None = None
+    partitions: tuple[str, ...] = ()
+
+
+class SchedulerError(Exception):
+    """A call to the scheduler failed or answered in an unknown shape; the text names which."""
+
+
+class Scheduler(Protocol):
+    """A batch scheduler that can be asked. Every call has a deadline and raises SchedulerError."""
+
+    def queue(self) -> Sequence[JobRecord]:
+        """All pending and running jobs, without `gpus`: the hot call of every poll."""
+        ...
+
+    def gpus(self, raw_job_ids: Iterable[int]) -> dict[int, tuple[NodeGpus, ...]]:
+        """Which GPUs these running jobs hold. Asked once for every start: never available again."""
+        ...
+
+    def ended(self, since: datetime) -> Sequence[JobRecord]:
+        """Runs that ended after `since`, with their final state and times, each once."""
+        ...
+
+    def nodes(self) -> Sequence[NodeRecord]:
+        """All nodes and their states."""
+        ...
