@@ -1,0 +1,101 @@
+"""Runs, what they were allocated, and the evidence of who really held it."""
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, Integer, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from flopwatch_server.database.base import Base, Key
+
+
+class Run(Base):
+    """One run of one job: (cluster, raw job id, submit time). A requeue is another run.
+
+    `ended_at` is set by the scheduler's word alone; `vanished_at` is when the run was missing from
+    the queue before accounting closed it.
+    """
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "raw_job_id", "submitted_at"),
+        Index("ix_runs_open", "cluster_id", postgresql_where=text("ended_at IS NULL")),
+        Index("ix_runs_ended_at", "ended_at"),
+        Index("ix_runs_display", "cluster_id", "display_id"),
+    )
+    id: Mapped[Key]
+    cluster_id: Mapped[int] = mapped_column(ForeignKey("clusters.id"))
+    raw_job_id: Mapped[int]
+    submitted_at: Mapped[datetime]
+    display_id: Mapped[str]
+    array_job_id: Mapped[int | None]
+    array_task_id: Mapped[int | None]
+    het_job_id: Mapped[int | None]
+    het_offset: Mapped[int | None]
+    name: Mapped[str]
+    user_name: Mapped[str] = mapped_column(index=True)
+    account: Mapped[str] = mapped_column(index=True)
+    partition: Mapped[str]
+    qos: Mapped[str]
+    state: Mapped[str]
+    reason: Mapped[str]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    vanished_at: Mapped[datetime | None]
+    time_limit_seconds: Mapped[int | None]
+    suspended_seconds: Mapped[int]
+    restarts: Mapped[int]
+    exit_code: Mapped[str | None]
+    gpu_count: Mapped[int | None]
+    node_count: Mapped[int | None]
+
+
+class Allocation(Base):
+    """[valid_from, valid_to) of one GRES ordinal of one node, resolved to a device when known.
+
+    `valid_to` None means it is still held. `gres_ordinal` None means that the scheduler told only
+    how many GPUs are held on the node: `place` numbers them. `confidence` is "certain", "likely",
+    "assumed" or "unknown" and is about the device, not about the fact that a GPU is held.
+    """
+
+    __tablename__ = "allocations"
+    __table_args__ = (
+        UniqueConstraint("run_id", "node_id", "place", "valid_from"),
+        Index("ix_allocations_device", "device_id", "valid_from"),
+        Index("ix_allocations_open", "node_id", postgresql_where=text("valid_to IS NULL")),
+    )
+    id: Mapped[Key]
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    node_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"))
+    place: Mapped[int] = mapped_column(Integer)
+    gres_ordinal: Mapped[int | None] = mapped_column(Integer)
+    gres_type: Mapped[str | None]
+    device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    valid_from: Mapped[datetime]
+    valid_to: Mapped[datetime | None]
+    shared: Mapped[bool]
+    source: Mapped[str]
+    confidence: Mapped[str]
+
+
+class Evidence(Base):
+    """An agent saw a sign that a job holds a device: a prolog file, a process's cgroup or environ.
+
+    `ordinals` is a comma-separated list of GRES ordinals, from prolog files; `device_id` comes from
+    processes. The scheduler decides what is allocated; this only confirms or disputes it.
+    """
+
+    __tablename__ = "evidence"
+    __table_args__ = (
+        Index("ix_evidence_key", "node_id", "kind", "raw_job_id", "device_id", "pid", "ordinals",
+              "first_seen_at", unique=True, postgresql_nulls_not_distinct=True),
+    )  # fmt: skip
+    id: Mapped[Key]
+    node_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"))
+    kind: Mapped[str]
+    raw_job_id: Mapped[int]
+    device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"))
+    ordinals: Mapped[str | None]
+    pid: Mapped[int | None]
+    uid: Mapped[int | None]
+    first_seen_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime]

@@ -1,0 +1,141 @@
+"""Samples and what is recomputed from them, reports of training processes, gaps and reasons.
+
+`samples` is partitioned by day of `ts`; rows enter by binary COPY only. A sample carries no job id:
+it meets allocations when read. Everything else here can be recomputed from it.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from flopwatch.metrics import COLUMNS
+from sqlalchemy import REAL, BigInteger, Column, Float, ForeignKey, Index, SmallInteger, Table
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from flopwatch_server.database.base import Base, Key, UtcDateTime
+
+samples = Table(
+    "samples",
+    Base.metadata,
+    Column("device_id", BigInteger, primary_key=True),
+    Column("epoch_id", BigInteger, primary_key=True),
+    Column("ts", UtcDateTime, primary_key=True),
+    *(Column(name, REAL) for name in COLUMNS),
+    postgresql_partition_by="RANGE (ts)",
+)
+"""One device over (ts − 10 s, ts]: the 24 columns of `flopwatch.metrics`, NULL where unknown."""
+
+MEAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("sm_min", "sm_max",
+                     "subsample_count", "source_period", "energy_joules"))  # fmt: skip
+"""Columns of which a minute keeps the mean; energy is summed, the extremes keep their meaning."""
+
+MAX_COLUMNS = ("sm_active", "tensor_active", "dram_active", "memory_used_mib", "power_watts",
+               "temperature_c")  # fmt: skip
+"""Columns of which a minute also keeps the highest sample, as `<name>_max`."""
+
+STATES = ("unknown", "idle", "low", "active")
+"""A device-minute's state is stored as a position in this list."""
+
+device_minutes = Table(
+    "device_minutes",
+    Base.metadata,
+    Column("device_id", BigInteger, primary_key=True),
+    Column("minute", UtcDateTime, primary_key=True),
+    Column("state", SmallInteger, nullable=False),
+    Column("samples_received", SmallInteger, nullable=False),
+    Column("samples_expected", SmallInteger, nullable=False),
+    Column("samples_suspect", SmallInteger, nullable=False),
+    Column("energy_joules", REAL),
+    Column("sm_min", REAL),
+    Column("sm_max", REAL),
+    *(Column(name, REAL) for name in MEAN_COLUMNS),
+    *(Column(f"{name}_max", REAL) for name in MAX_COLUMNS),
+    Index("ix_device_minutes_minute", "minute"),
+)
+"""One device over [minute, minute + 60 s): state, coverage, means and maxima of its samples."""
+
+
+class DirtyMark(Base):
+    """A device-minute to recompute. Append-only: consumed by DELETE ... RETURNING."""
+
+    __tablename__ = "dirty_marks"
+    id: Mapped[Key]
+    device_id: Mapped[int]
+    minute: Mapped[datetime]
+
+
+class MetricState(Base):
+    """Why a metric of a device has no value over [valid_from, valid_to): never the same as zero."""
+
+    __tablename__ = "metric_states"
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    metric: Mapped[str] = mapped_column(primary_key=True)
+    valid_from: Mapped[datetime] = mapped_column(primary_key=True)
+    valid_to: Mapped[datetime | None]
+    reason: Mapped[str]
+
+
+class Gap(Base):
+    """Samples of (valid_from, valid_to] are lost for good, with the cause. Never idleness."""
+
+    __tablename__ = "gaps"
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    valid_from: Mapped[datetime] = mapped_column(primary_key=True)
+    valid_to: Mapped[datetime]
+    cause: Mapped[str]
+
+
+class HookCounter(Base):
+    """A report of one rank, cumulative since its `watch`; `received_at` is the agent's clock.
+
+    The raw job id comes from the sender's cgroup; which run it was follows from the time.
+    """
+
+    __tablename__ = "hook_counters"
+    __table_args__ = (Index("ix_hook_counters_job", "cluster_id", "raw_job_id", "received_at"),)
+    node_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
+    boot: Mapped[str] = mapped_column(primary_key=True)
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True)
+    cluster_id: Mapped[int] = mapped_column(ForeignKey("clusters.id"))
+    raw_job_id: Mapped[int | None]
+    received_at: Mapped[datetime]
+    pid: Mapped[int]
+    uid: Mapped[int]
+    world_size: Mapped[int]
+    device_name: Mapped[str]
+    device_uuid: Mapped[str | None]
+    train_flops: Mapped[dict[str, float]] = mapped_column(JSONB)
+    forward_only_flops: Mapped[dict[str, float]] = mapped_column(JSONB)
+    train_seconds: Mapped[float] = mapped_column(Float)
+    elapsed_seconds: Mapped[float] = mapped_column(Float)
+    steps: Mapped[int]
+    phase_seconds: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    convention: Mapped[str]
+    reason: Mapped[str | None]
+    dropped: Mapped[int]
+
+
+class NodeMinute(Base):
+    """CPU and memory of a whole node over [minute, minute + 60 s)."""
+
+    __tablename__ = "node_minutes"
+    node_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    cpu_seconds: Mapped[float | None] = mapped_column(Float)
+    cpu_count: Mapped[int | None]
+    memory_used_mib: Mapped[float | None] = mapped_column(Float)
+    memory_total_mib: Mapped[float | None] = mapped_column(Float)
+
+
+class RunMinute(Base):
+    """The same for the cgroup of one job on one node."""
+
+    __tablename__ = "run_minutes"
+    node_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
+    raw_job_id: Mapped[int] = mapped_column(primary_key=True)
+    minute: Mapped[datetime] = mapped_column(primary_key=True)
+    cpu_seconds: Mapped[float | None] = mapped_column(Float)
+    cpu_count: Mapped[int | None]
+    memory_used_mib: Mapped[float | None] = mapped_column(Float)
+    memory_total_mib: Mapped[float | None] = mapped_column(Float)
