@@ -1,0 +1,34 @@
+"""Who asks, and the one predicate that decides which runs they may see."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, false, or_, true
+
+Role = Literal["admin", "support", "manager", "researcher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A person who has signed in. `accounts` are those that a manager coordinates."""
+
+    name: str
+    role: Role
+    accounts: frozenset[str] = field(default_factory=frozenset)
+
+
+def may_see(
+    principal: Principal, user_name: ColumnElement[Any], account: ColumnElement[Any]
+) -> ColumnElement[bool]:
+    """SQL that is true for a run which `principal` may see, given the run's columns.
+
+    Staff see all runs, a researcher their own, a manager also those of the accounts they
+    coordinate. Repositories apply it to API, pages, exports and sockets alike; what may not be
+    seen does not exist.
+    """
+    if principal.role in ("admin", "support"):
+        return true()
+    own = user_name == principal.name
+    if principal.role == "manager" and principal.accounts:
+        return or_(own, account.in_(principal.accounts))
+    return own if principal.name else false()

@@ -1,0 +1,238 @@
+"""What a run got out of its GPUs, as API and pages show it. Ratios are fractions; None is unknown."""
+
+from datetime import datetime
+
+from pydantic import BaseModel
+
+from flopwatch_server.jobs.schemas import RunView
+
+
+class StateSeconds(BaseModel):
+    """Allocated GPU-seconds by state; they add up to the allocated time."""
+
+    active: float = 0
+    low: float = 0
+    idle: float = 0
+    shared: float = 0
+    unknown: float = 0
+
+    @property
+    def total(self) -> float:
+        return self.active + self.low + self.idle + self.shared + self.unknown
+
+
+class GpuCounts(BaseModel):
+    """GPUs by their state in the newest complete minute."""
+
+    active: int = 0
+    low: int = 0
+    idle: int = 0
+    shared: int = 0
+    unknown: int = 0
+
+
+class Efficiency(BaseModel):
+    """A run so far. `coverage` is device-minutes with a known state over those allocated.
+
+    `means` and `maxima` are by metric name over all known allocated minutes of all GPUs.
+    """
+
+    state_seconds: StateSeconds
+    gpus_now: GpuCounts
+    coverage: float | None
+    means: dict[str, float | None]
+    maxima: dict[str, float | None]
+    energy_joules: float | None
+
+
+class Mfu(BaseModel):
+    """Model FLOPs Utilization of a run (PaLM's definition; recompute excluded).
+
+    train MFU is over the time between optimizer steps, job MFU over all allocated GPU time;
+    job MFU = train MFU x `train_share`. `reason` says why a value is None.
+    """
+
+    train_mfu: float | None
+    job_mfu: float | None
+    train_share: float | None
+    reason: str | None
+    convention: str
+    ranks: int
+    steps: int
+    step_seconds: float | None
+    flops_per_second: float | None
+    peak_flops: float | None
+    dtype: str | None
+    device_name: str | None
+    reported_at: datetime
+
+
+class MfuPoint(BaseModel):
+    """Train MFU over one minute that ends at `time` (seconds since 1970)."""
+
+    time: int
+    train_mfu: float | None
+
+
+class DeviceEfficiency(BaseModel):
+    """One allocated GPU of a run. `place` is "node:ordinal"; device fields None while unknown."""
+
+    place: str
+    node: str
+    device_uuid: str | None
+    model: str | None
+    memory_mib: float | None
+    power_limit_watts: float | None
+    rank: int | None
+    state_now: str
+    source: str
+    confidence: str
+    means: dict[str, float | None]
+    maxima: dict[str, float | None]
+    latest: dict[str, float | None]
+    latest_at: datetime | None
+
+
+class DeviceSeries(BaseModel):
+    """Values of one allocated GPU at the times of its `RunSeries`; None where unknown.
+
+    `states` holds one of "active", "low", "idle", "unknown" a point, None outside the allocation.
+    """
+
+    place: str
+    values: dict[str, list[float | None]]
+    states: list[str | None]
+
+
+class SeriesGap(BaseModel):
+    """No sample of any GPU of the run in (start, end]; cause None while unknown."""
+
+    start: int
+    end: int
+    cause: str | None
+
+
+class RunSeries(BaseModel):
+    """Metrics of a run over time: each point covers (time - step_seconds, time]."""
+
+    start: int
+    end: int
+    step_seconds: int
+    times: list[int]
+    devices: list[DeviceSeries]
+    gaps: list[SeriesGap]
+
+
+class JobRow(RunView):
+    """A row of the jobs list: the run, what it got out of its GPUs so far, and its MFU.
+
+    `idle_gpu_hours` are GPU-hours held in idle minutes. `spark` is the mean tensor activity of all
+    its GPUs over the last hour, one value per 2 minutes.
+    """
+
+    state_now: str
+    gpus_now: GpuCounts
+    sm_active: float | None
+    tensor_active: float | None
+    dram_active: float | None
+    power_watts: float | None
+    mfu: float | None
+    idle_gpu_hours: float
+    idle_since: datetime | None
+    spark: list[float | None]
+
+
+class JobPage(BaseModel):
+    """One block of the jobs list; `total` counts all rows that match, `gpus` their GPUs."""
+
+    rows: list[JobRow]
+    total: int
+    gpus: int
+
+
+class JobFacets(BaseModel):
+    """How many of the visible jobs carry each value, per facet, most first."""
+
+    state: dict[str, int]
+    user: dict[str, int]
+    account: dict[str, int]
+    partition: dict[str, int]
+
+
+class StateCounts(BaseModel):
+    """GPUs by state at one time. They add up to all GPUs that are known."""
+
+    time: int
+    active: float = 0
+    low: float = 0
+    idle: float = 0
+    unknown: float = 0
+    free: float = 0
+    down: float = 0
+
+
+class AccountHours(BaseModel):
+    """GPU-hours of one account over the overview's window."""
+
+    account: str
+    allocated: float
+    active: float
+    low: float
+    idle: float
+
+
+class PartitionNow(BaseModel):
+    """One partition now; None where no scheduler tells."""
+
+    partition: str
+    gpus: int | None
+    allocated: int
+    idle: int
+    free: int | None
+    queued: int
+    tensor_active: float | None
+
+
+class SilentNode(BaseModel):
+    """A node whose agent has reported before and is silent for more than 3 periods."""
+
+    node: str
+    since: datetime
+
+
+class SourceStatus(BaseModel):
+    """How a scheduler's source fares: `error` None while the last call worked."""
+
+    kind: str
+    last_success_at: datetime | None
+    error: str | None
+    error_since: datetime | None
+
+
+class Overview(BaseModel):
+    """How well a cluster is being used now, and over the last window."""
+
+    cluster: str
+    simulated: bool
+    gpus: int
+    allocated: int
+    free: int
+    down: int
+    gpus_now: GpuCounts
+    tensor_active: float | None
+    mfu: float | None
+    reporting_jobs: int
+    running_jobs: int
+    pending_jobs: int
+    power_watts: float | None
+    power_limit_watts: float | None
+    newest_sample_at: datetime | None
+    history: list[StateCounts]
+    history_tensor: list[float | None]
+    history_power_watts: list[float | None]
+    attention: list[JobRow]
+    accounts: list[AccountHours]
+    partitions: list[PartitionNow]
+    agents_reporting: int
+    agents_silent: list[SilentNode]
+    sources: list[SourceStatus]

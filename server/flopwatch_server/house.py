@@ -1,0 +1,62 @@
+"""What one server process holds, and how an endpoint reaches it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, HTTPException, Request
+from flopwatch.gpus import PeakTable
+from sqlalchemy.orm import Session
+
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.tokens import MachineIdentity
+from flopwatch_server.clock import Clock, utc_now
+from flopwatch_server.database.engine import Database
+from flopwatch_server.settings import Settings
+
+
+@dataclass
+class House:
+    """The parts that live as long as the server: `app.state.house`."""
+
+    database: Database
+    settings: Settings
+    peaks: PeakTable
+    clock: Clock = field(default=utc_now)
+
+
+class NotFound(Exception):  # noqa: N818 - the name of the answer, not of a fault
+    """The thing does not exist, or may not be seen, which is the same: 404."""
+
+
+def get_house(request: Request) -> House:
+    return cast(House, request.app.state.house)
+
+
+def get_session(request: Request) -> Iterator[Session]:
+    """One transaction for one request."""
+    with get_house(request).database.session() as session:
+        yield session
+
+
+def get_principal(request: Request) -> Principal:
+    """The person who asks, as the guard found out; there is no other source."""
+    return cast(Principal, request.scope["state"]["principal"])
+
+
+def get_machine(request: Request) -> MachineIdentity:
+    """The machine whose token the guard has checked."""
+    return cast(MachineIdentity, request.scope["state"]["machine"])
+
+
+def require_kind(machine: MachineIdentity, kind: str) -> None:
+    """Refuse a token of another kind with 403."""
+    if machine.kind != kind:
+        raise HTTPException(403, f"this is a {machine.kind} token; a {kind} token is needed here")
+
+
+HouseDep = Annotated[House, Depends(get_house)]
+SessionDep = Annotated[Session, Depends(get_session)]
+PrincipalDep = Annotated[Principal, Depends(get_principal)]
+MachineDep = Annotated[MachineIdentity, Depends(get_machine)]
+Json = dict[str, Any]

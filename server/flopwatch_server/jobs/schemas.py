@@ -1,0 +1,54 @@
+"""Runs as API and pages show them."""
+
+from datetime import datetime
+
+from pydantic import BaseModel
+
+
+class RunView(BaseModel):
+    """One run. `job_id` is the id that its owner knows (array 123_4, het 10+1)."""
+
+    id: int
+    cluster: str
+    simulated: bool
+    job_id: str
+    raw_job_id: int
+    name: str
+    user: str
+    account: str
+    partition: str
+    qos: str
+    state: str
+    reason: str
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    elapsed_seconds: float | None
+    time_limit_seconds: int | None
+    restarts: int
+    exit_code: str | None
+    gpus: int | None
+    gpu_model: str | None
+    nodes: list[str]
+
+
+class AllocationView(BaseModel):
+    """One GPU held by one run, with its state in the newest complete minute.
+
+    `since` is when that state began, as far back as minutes tell without a break.
+    """
+
+    id: int
+    cluster: str
+    job_id: str
+    user: str
+    account: str
+    node: str
+    gres_ordinal: int | None
+    device_uuid: str | None
+    model: str | None
+    state: str
+    since: datetime | None
+    allocated_from: datetime
+    source: str
+    confidence: str

@@ -1,0 +1,51 @@
+"""Every setting of the server, each by an environment variable FLOPWATCH_<NAME>, in one place."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def default_data_dir() -> Path:
+    """Where the embedded database lives if nothing else is said."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/flopwatch")
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "flopwatch"
+
+
+class Thresholds(BaseModel):
+    """What makes a device-minute idle, low, active or unknown: used by every figure and page.
+
+    A sample is idle when SM activity is below `idle_sm_active` and utilization is 0, of those that
+    are known (one at least). It is suspect when activity is 0 while utilization is at least
+    `suspect_utilization`, or power is more than `suspect_power_share` of the board's limit.
+    """
+
+    idle_sm_active: float = 0.01
+    low_sm_active: float = 0.15
+    coverage: float = 0.80
+    suspect_utilization: float = 0.50
+    suspect_power_share: float = 0.50
+
+
+class Settings(BaseSettings):
+    """Settings of one server process."""
+
+    model_config = SettingsConfigDict(env_prefix="FLOPWATCH_", env_nested_delimiter="__")
+
+    database_url: str | None = Field(None, description="PostgreSQL 15+; none means embedded.")
+    data_dir: Path = Field(default_factory=default_data_dir, description="Embedded database.")
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8260, ge=0, le=65535, description="Port to listen on.")
+    sign_in: Literal["demo", "local"] = Field(
+        "demo", description="demo: no sign-in, loopback only; local: one admin with a password."
+    )
+    slurm_cluster: str | None = Field(
+        None, description="Name of the cluster that this machine's squeue and sacct speak for."
+    )
+    slurm_poll_seconds: float = Field(30, ge=10, le=600, description="Period of squeue.")
+    gpu_peaks: Path | None = Field(None, description="Site's own rows for the table of GPU peaks.")
+    thresholds: Thresholds = Thresholds()
