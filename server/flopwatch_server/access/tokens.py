@@ -25,9 +25,7 @@ class MachineIdentity:
     node: str | None
 
 
-def create(
-    session: Session, kind: Kind, cluster_id: int, node: str | None, now: datetime
-) -> str:
+def create(session: Session, kind: Kind, cluster_id: int, node: str | None, now: datetime) -> str:
     """Make a token and return its value: the only time that it can be seen."""
     value = _PREFIXES[kind] + secrets.token_urlsafe(32)
     session.add(

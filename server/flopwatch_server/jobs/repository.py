@@ -1,0 +1,192 @@
+"""SQL over runs and allocations. Every read of runs starts from `visible_runs`."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, false, func, select, true, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy.orm import Session
+
+from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.fleet.models import Cluster, Device, Node
+from flopwatch_server.jobs.models import Allocation, Evidence, Run
+from flopwatch_server.jobs.schemas import RunView
+
+_held = (
+    select(
+        func.min(Device.model).label("gpu_model"),
+        func.array_agg(aggregate_order_by(Node.name.distinct(), Node.name)).label("nodes"),
+    )
+    .select_from(Allocation)
+    .join(Node, Node.id == Allocation.node_id)
+    .outerjoin(Device, Device.id == Allocation.device_id)
+    .where(Allocation.run_id == Run.id)
+    .correlate(Run)
+    .lateral("held")
+)
+
+
+def visible_runs(principal: Principal) -> Select[tuple[Run, str, bool, str | None, list[str]]]:
+    """The runs that `principal` may see: (run, cluster name, simulated, GPU model, node names)."""
+    return (
+        select(Run, Cluster.name, Cluster.simulated, _held.c.gpu_model, _held.c.nodes)
+        .join(Cluster, Cluster.id == Run.cluster_id)
+        .outerjoin(_held, true())
+        .where(may_see(principal, Run.user_name, Run.account))
+    )  # fmt: skip
+
+
+def to_view(row: Row[Any], now: datetime) -> RunView:
+    """One row of `visible_runs` as API and pages show it."""
+    run, cluster, simulated, gpu_model, nodes = row[:5]
+    ended_at = run.ended_at or run.vanished_at
+    elapsed = None
+    if run.started_at is not None:
+        elapsed = ((ended_at or now) - run.started_at).total_seconds() - run.suspended_seconds
+    return RunView(
+        id=run.id, cluster=cluster, simulated=simulated, job_id=run.display_id,
+        raw_job_id=run.raw_job_id, name=run.name, user=run.user_name, account=run.account,
+        partition=run.partition, qos=run.qos, state=run.state, reason=run.reason,
+        submitted_at=run.submitted_at, started_at=run.started_at, ended_at=ended_at,
+        elapsed_seconds=elapsed, time_limit_seconds=run.time_limit_seconds,
+        restarts=run.restarts, exit_code=run.exit_code, gpus=run.gpu_count,
+        gpu_model=gpu_model, nodes=list(nodes or []),
+    )  # fmt: skip
+
+
+def newest_run(
+    session: Session, principal: Principal, cluster: str, job_id: str
+) -> Row[Any] | None:
+    """The newest visible run whose display id is `job_id`, else whose raw id is."""
+    runs = visible_runs(principal).where(Cluster.name == cluster)
+    by_raw_id = false()
+    if job_id.isascii() and job_id.isdigit() and len(job_id) < 19:
+        by_raw_id = Run.raw_job_id == int(job_id)
+    newest = runs.where((Run.display_id == job_id) | by_raw_id).order_by(
+        (Run.display_id == job_id).desc(), Run.submitted_at.desc()
+    )
+    return session.execute(newest.limit(1)).first()
+
+
+def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert runs, or update what the scheduler says of those that are known.
+
+    An end is never taken back, and a start, an account or a count that is told no more stays.
+    """
+    if not rows:
+        return
+    statement = insert(Run)
+    new = statement.excluded
+    kept = ("started_at", "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds")
+    identity = ("id", "cluster_id", "raw_job_id", "submitted_at")
+    changes: dict[str, Any] = {
+        column.name: func.coalesce(new[column.name], column) if column.name in kept
+        else new[column.name]
+        for column in Run.__table__.columns if column.name not in identity
+    }  # fmt: skip
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=["cluster_id", "raw_job_id", "submitted_at"],
+            set_=changes,
+            # A queue that was read before the end must not reopen the run.
+            where=Run.ended_at.is_(None) | new.ended_at.is_not(None),
+        ),
+        list(rows),
+    )
+
+
+def mark_vanished(session: Session, cluster_id: int, present: Iterable[int], now: datetime) -> None:
+    """Open runs that are not among the `present` run ids left the queue; `present` ones are back."""
+    of_cluster = (Run.cluster_id == cluster_id) & Run.ended_at.is_(None)
+    here = Run.id.in_(list(present))
+    session.execute(
+        update(Run).where(of_cluster, ~here, Run.vanished_at.is_(None)).values(vanished_at=now)
+    )
+    session.execute(
+        update(Run).where(of_cluster, here, Run.vanished_at.is_not(None)).values(vanished_at=None)
+    )
+
+
+def run_ids(
+    session: Session, cluster_id: int, keys: Iterable[tuple[int, datetime]]
+) -> dict[tuple[int, datetime], int]:
+    """Ids of runs by (raw job id, submit time)."""
+    wanted = set(keys)
+    rows = session.execute(
+        select(Run.raw_job_id, Run.submitted_at, Run.id).where(
+            Run.cluster_id == cluster_id, Run.raw_job_id.in_({raw for raw, _ in wanted})
+        )
+    )
+    return {(raw, at): run_id for raw, at, run_id in rows if (raw, at) in wanted}
+
+
+def add_allocations(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert allocations that are not known yet; a known one keeps what it has."""
+    if rows:
+        session.execute(insert(Allocation).on_conflict_do_nothing(), list(rows))
+
+
+def close_allocations(session: Session, cluster_id: int) -> None:
+    """Let every allocation end with its run: its end, or when it left the queue, or not at all."""
+    end = func.coalesce(Run.ended_at, Run.vanished_at)
+    session.execute(
+        update(Allocation)
+        .where(
+            Allocation.run_id == Run.id,
+            Run.cluster_id == cluster_id,
+            Allocation.valid_to.is_distinct_from(end),
+        )
+        .values(valid_to=end)
+    )
+
+
+def unresolved(session: Session, cluster_id: int) -> Sequence[Allocation]:
+    """Open allocations of a known ordinal whose device is not known."""
+    return session.scalars(
+        select(Allocation)
+        .join(Node)
+        .where(
+            Node.cluster_id == cluster_id,
+            Allocation.valid_to.is_(None),
+            Allocation.device_id.is_(None),
+            Allocation.gres_ordinal.is_not(None),
+        )
+    ).all()
+
+
+def confirm_by_processes(session: Session, cluster_id: int) -> None:
+    """An allocation on whose device a process of the same job was seen is certain."""
+    seen = (
+        select(Evidence.id)
+        .join(Run, Run.id == Allocation.run_id)
+        .where(
+            Evidence.kind == "cgroup",
+            Evidence.node_id == Allocation.node_id,
+            Evidence.device_id == Allocation.device_id,
+            Evidence.raw_job_id == Run.raw_job_id,
+            Evidence.last_seen_at >= Allocation.valid_from,
+        )
+        .correlate(Allocation)
+        .exists()
+    )
+    session.execute(
+        update(Allocation)
+        .where(
+            Allocation.valid_to.is_(None),
+            Allocation.confidence == "likely",
+            Allocation.node_id.in_(select(Node.id).where(Node.cluster_id == cluster_id)),
+            seen,
+        )
+        .values(confidence="certain")
+        .execution_options(synchronize_session=False)
+    )
+
+
+def with_allocations(session: Session, wanted: Iterable[int]) -> set[int]:
+    """Those of these run ids that have an allocation."""
+    return set(
+        session.scalars(
+            select(Allocation.run_id).where(Allocation.run_id.in_(list(wanted))).distinct()
+        )
+    )

@@ -1,0 +1,164 @@
+"""Runs and allocations: what the scheduler says goes in, what a person may see comes out."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.fleet import nodes as fleet_nodes
+from flopwatch_server.fleet import service as fleet
+from flopwatch_server.house import NotFound
+from flopwatch_server.jobs import repository
+from flopwatch_server.jobs.schemas import RunView
+from flopwatch_server.scheduler.records import (
+    PENDING_STATES,
+    RUNNING_STATES,
+    JobRecord,
+    NodeGpus,
+    NodeRecord,
+)
+
+Key = tuple[int, datetime]
+
+
+def find_run(
+    session: Session, principal: Principal, cluster: str, job_id: str, now: datetime
+) -> RunView:
+    """The newest run of a job by the id that its owner knows; NotFound if none may be seen."""
+    row = repository.newest_run(session, principal, cluster, job_id)
+    if row is None:
+        raise NotFound(f"no job {job_id} on cluster {cluster}")
+    return repository.to_view(row, now)
+
+
+def apply_records(
+    session: Session,
+    cluster_id: int,
+    jobs: Sequence[JobRecord],
+    nodes: Sequence[NodeRecord],
+    now: datetime,
+    *,
+    complete: bool,
+    source: str,
+) -> None:
+    """Bring runs, allocations and nodes up to what a scheduler says now.
+
+    With `complete`, `jobs` holds every pending and running job: a run that is missing has left the
+    queue. It stays open, with its allocations ended at `now`, until its end is told: no guess.
+    """
+    fleet_nodes.apply_node_records(session, cluster_id, nodes)
+    repository.upsert_runs(session, [_run_row(cluster_id, job) for job in _newest(jobs)])
+    ids = repository.run_ids(session, cluster_id, (_key(job) for job in jobs))
+    if complete:
+        present = [ids[_key(job)] for job in jobs if not _has_ended(job)]
+        repository.mark_vanished(session, cluster_id, present, now)
+    _allocate(session, cluster_id, jobs, ids, source)
+    repository.close_allocations(session, cluster_id)
+    _resolve(session, cluster_id)
+    repository.confirm_by_processes(session, cluster_id)
+
+
+def starts_without_gpus(session: Session, cluster_id: int, jobs: Iterable[JobRecord]) -> list[int]:
+    """Raw ids of running jobs whose GPUs have not been asked for: once for every start."""
+    running = {_key(job): job for job in jobs if job.state in RUNNING_STATES and job.gpu_count != 0}
+    ids = repository.run_ids(session, cluster_id, running)
+    asked = repository.with_allocations(session, ids.values())
+    return [job.raw_job_id for key, job in running.items() if ids.get(key) not in asked]
+
+
+def _key(job: JobRecord) -> Key:
+    return job.raw_job_id, job.submitted_at
+
+
+def _newest(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """One record a run, the last one told, since one statement can't touch a row twice."""
+    return list({_key(job): job for job in jobs}.values())
+
+
+def _has_ended(job: JobRecord) -> bool:
+    return job.state not in RUNNING_STATES and job.state not in PENDING_STATES
+
+
+def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
+    return {
+        "cluster_id": cluster_id,
+        "raw_job_id": job.raw_job_id,
+        "submitted_at": job.submitted_at,
+        "display_id": job.display_id,
+        "array_job_id": job.array_job_id,
+        "array_task_id": job.array_task_id,
+        "het_job_id": job.het_job_id,
+        "het_offset": job.het_offset,
+        "name": _text(job.name),
+        "user_name": _text(job.user),
+        "account": _text(job.account),
+        "partition": _text(job.partition),
+        "qos": _text(job.qos),
+        "state": job.state,
+        "reason": _text(job.reason),
+        "started_at": job.started_at,
+        "ended_at": job.ended_at if _has_ended(job) else None,
+        "vanished_at": None,
+        "time_limit_seconds": job.time_limit_seconds,
+        "suspended_seconds": job.suspended_seconds,
+        "restarts": job.restarts,
+        "exit_code": job.exit_code,
+        "gpu_count": job.gpu_count,
+        "node_count": job.node_count,
+    }
+
+
+def _text(value: str, limit: int = 1024) -> str:
+    """Free text as PostgreSQL can hold it: no NUL, no half surrogate, at most `limit` characters."""
+    return value[:limit].replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _allocate(
+    session: Session,
+    cluster_id: int,
+    jobs: Sequence[JobRecord],
+    ids: dict[Key, int],
+    source: str,
+) -> None:
+    holding = [job for job in jobs if job.gpus and job.started_at is not None]
+    names = {held.node for job in holding for held in job.gpus or ()}
+    node_ids = fleet_nodes.ensure_nodes(session, cluster_id, names)
+    rows = [
+        {
+            "run_id": ids[_key(job)],
+            "node_id": node_ids[held.node],
+            "place": place,
+            "gres_ordinal": ordinal,
+            "gres_type": held.gres_type,
+            "device_id": None,
+            "valid_from": job.started_at,
+            "valid_to": None,
+            "shared": held.shared,
+            "source": source,
+            "confidence": "unknown",
+        }
+        for job in holding
+        for held in job.gpus or ()
+        for place, ordinal in _places(held)
+    ]
+    repository.add_allocations(session, rows)
+
+
+def _places(held: NodeGpus) -> list[tuple[int, int | None]]:
+    if held.ordinals is None:
+        return [(place, None) for place in range(held.count)]
+    return [(ordinal, ordinal) for ordinal in held.ordinals]
+
+
+def _resolve(session: Session, cluster_id: int) -> None:
+    """Give open allocations the device that sits at their ordinal, as far as that is known."""
+    waiting = repository.unresolved(session, cluster_id)
+    devices = fleet.current_devices(session, {allocation.node_id for allocation in waiting})
+    for allocation in waiting:
+        found = devices.get((allocation.node_id, allocation.gres_ordinal))
+        if found is not None:
+            allocation.device_id, _ = found
+            allocation.confidence = "likely"
+    session.flush()
