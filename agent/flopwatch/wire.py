@@ -194,7 +194,7 @@ def decode_report(datagram: bytes) -> Report:
         raise ValueError(f"not a report: {error}") from error
 
 
-def encode_batch(batch: Batch, values: array[float]) -> bytes:
+def encode_batch(batch: Batch, values: "array[float]") -> bytes:
     """Encode a batch with its float32 rows, row after row (len(time) x len(columns) values)."""
     header = json.dumps(asdict(batch), separators=(",", ":"), allow_nan=False).encode()
     if sys.byteorder == "big":
