@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, false, or_, true
+from sqlalchemy import ColumnElement, SQLColumnExpression, false, or_, true
 
 Role = Literal["admin", "support", "manager", "researcher"]
 
@@ -18,7 +18,7 @@ class Principal:
 
 
 def may_see(
-    principal: Principal, user_name: ColumnElement[Any], account: ColumnElement[Any]
+    principal: Principal, user_name: SQLColumnExpression[Any], account: SQLColumnExpression[Any]
 ) -> ColumnElement[bool]:
     """SQL that is true for a run which `principal` may see, given the run's columns.
 

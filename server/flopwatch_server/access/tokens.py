@@ -1,9 +1,11 @@
 """Tokens of machines: 32 random bytes behind a prefix that tells the kind, stored as SHA-256."""
 
 import hashlib
+import os
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import select, update
@@ -52,3 +54,14 @@ def touch(session: Session, token_ids: set[int], now: datetime) -> None:
 
 def _digest(value: str) -> bytes:
     return hashlib.sha256(value.encode()).digest()
+
+
+def write(path: Path, value: str) -> None:
+    """Put a token into a file that only its owner can read, whatever was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(value + "\n")
+    temporary.replace(path)

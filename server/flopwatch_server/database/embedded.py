@@ -17,8 +17,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+import psycopg
 
 _PR_SET_PDEATHSIG = 1
 _USER = "flopwatch"
@@ -39,6 +43,31 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class EmbeddedPostgresError(RuntimeError):
     """The embedded PostgreSQL could not be started; the text says why and what to do."""
+
+
+class InUseError(EmbeddedPostgresError):
+    """Another process owns the server on this folder."""
+
+
+@contextmanager
+def attach(url: str | None, data_dir: Path) -> Iterator[str]:
+    """URL of the database that a server with these settings uses, for as long as the block runs.
+
+    An embedded PostgreSQL that runs already is used as it is; else one is started for the while.
+    """
+    if url is not None:
+        yield url
+        return
+    postgres = EmbeddedPostgres(data_dir / "postgres")
+    try:
+        postgres.start()
+    except InUseError:
+        yield postgres.url
+        return
+    try:
+        yield postgres.url
+    finally:
+        postgres.stop()
 
 
 def find_binaries() -> Path:
@@ -73,6 +102,8 @@ class EmbeddedPostgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self._user = self._account.pw_uid if self._account else None
+        self._group = self._account.pw_gid if self._account else None
         # A socket path may have 107 bytes at most, so it can't live in a deep data folder.
         digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
         self._socket_folder = Path(tempfile.gettempdir()) / f"flopwatch-pg-{digest}"
@@ -121,7 +152,7 @@ class EmbeddedPostgres:
         except BlockingIOError:
             self._lock.close()
             self._lock = None
-            raise EmbeddedPostgresError(
+            raise InUseError(
                 f"{self.folder} is in use by another Flopwatch server: stop it, or give this one "
                 "another folder in FLOPWATCH_DATA_DIR"
             ) from None
@@ -136,26 +167,35 @@ class EmbeddedPostgres:
             elif folder.stat().st_uid != os.geteuid():
                 raise EmbeddedPostgresError(f"{folder} belongs to somebody else: remove it")
             folder.chmod(0o700)
-        if self._account and not self._reachable():
+        if self._account and self._run(["test", "-w", str(self._data)]).returncode:
             raise EmbeddedPostgresError(
                 f"PostgreSQL can't run as root and the account {self._account.pw_name} can't enter "
                 f"{self.folder}: run as an ordinary user, or put FLOPWATCH_DATA_DIR elsewhere"
             )
+        if self._account and self._run(["test", "-x", str(self.binaries / "postgres")]).returncode:
+            self.binaries = self._reachable_copy()
 
-    def _reachable(self) -> bool:
-        return self._run(["test", "-w", str(self._data)]).returncode == 0 and (
-            self._run(["test", "-x", str(self.binaries / "postgres")]).returncode == 0
-        )
+    def _reachable_copy(self) -> Path:
+        """A copy of the binaries beside the data, where the unprivileged account can enter."""
+        original = self.binaries.parent
+        copy = self.folder / f"binaries-{original.name}-{int(original.stat().st_mtime)}"
+        if not copy.exists():
+            partial = copy.with_name(copy.name + ".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(original, partial, symlinks=True)
+            partial.rename(copy)
+        return copy / "bin"
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, capture_output=True, text=True, cwd="/", check=False, **self._identity()
+            command,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+            user=self._user,
+            group=self._group,
         )
-
-    def _identity(self) -> dict[str, int]:
-        if not self._account:
-            return {}
-        return {"user": self._account.pw_uid, "group": self._account.pw_gid}
 
     def _initdb(self) -> None:
         for leftover in self._data.iterdir():  # an initdb that was killed half way
@@ -183,7 +223,7 @@ class EmbeddedPostgres:
             with (self.folder / "postgres.log").open("ab") as log:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                    start_new_session=True, preexec_fn=die_with_owner, **self._identity(),
+                    start_new_session=True, preexec_fn=die_with_owner, user=self._user, group=self._group,
                 )  # fmt: skip
             if self._wait_ready(deadline):
                 return
@@ -209,8 +249,6 @@ class EmbeddedPostgres:
         return False
 
     def _create_database(self) -> None:
-        import psycopg
-
         administration = f"postgresql://{_USER}@/postgres?host={self._socket_folder}"
         with psycopg.connect(administration, autocommit=True) as connection:
             found = connection.execute(

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import flopwatch_server
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import text
 
+import flopwatch_server
 from flopwatch_server.database.engine import Database
 
 _LOCK = 0x666C6F70  # one migration at a time, however many servers start

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, false, func, select, true, update
+from sqlalchemy import ColumnElement, Row, Select, false, func, select, true, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.orm import Session
 
@@ -39,7 +39,7 @@ def visible_runs(principal: Principal) -> Select[tuple[Run, str, bool, str | Non
 
 def to_view(row: Row[Any], now: datetime) -> RunView:
     """One row of `visible_runs` as API and pages show it."""
-    run, cluster, simulated, gpu_model, nodes = row[:5]
+    run, cluster, simulated, gpu_model, nodes = tuple(row)[:5]
     ended_at = run.ended_at or run.vanished_at
     elapsed = None
     if run.started_at is not None:
@@ -60,7 +60,7 @@ def newest_run(
 ) -> Row[Any] | None:
     """The newest visible run whose display id is `job_id`, else whose raw id is."""
     runs = visible_runs(principal).where(Cluster.name == cluster)
-    by_raw_id = false()
+    by_raw_id: ColumnElement[bool] = false()
     if job_id.isascii() and job_id.isdigit() and len(job_id) < 19:
         by_raw_id = Run.raw_job_id == int(job_id)
     newest = runs.where((Run.display_id == job_id) | by_raw_id).order_by(
@@ -97,7 +97,7 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def mark_vanished(session: Session, cluster_id: int, present: Iterable[int], now: datetime) -> None:
-    """Open runs that are not among the `present` run ids left the queue; `present` ones are back."""
+    """Open runs that are not among the `present` ids left the queue; those that are, are back."""
     of_cluster = (Run.cluster_id == cluster_id) & Run.ended_at.is_(None)
     here = Run.id.in_(list(present))
     session.execute(

@@ -111,7 +111,7 @@ def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
 
 
 def _text(value: str, limit: int = 1024) -> str:
-    """Free text as PostgreSQL can hold it: no NUL, no half surrogate, at most `limit` characters."""
+    """Free text as PostgreSQL can hold it: without NUL and half surrogates, cut at `limit`."""
     return value[:limit].replace("\0", "").encode("utf-8", "replace").decode()
 
 

@@ -1,0 +1,74 @@
+"""The local admin and signed-in browsers."""
+
+import hashlib
+import hmac
+import secrets
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from flopwatch_server.access.models import BrowserSession, LocalAccount
+from flopwatch_server.access.principal import Principal
+
+IDLE = timedelta(hours=8)
+ABSOLUTE = timedelta(hours=24)
+MINIMUM_PASSWORD_LENGTH = 12
+
+
+def set_password(session: Session, name: str, password: str, now: datetime) -> None:
+    """Create the local admin or give it a new password, which ends all its sessions.
+
+    Raises ValueError for a password shorter than 12 characters.
+    """
+    if len(password) < MINIMUM_PASSWORD_LENGTH:
+        raise ValueError(f"a password needs {MINIMUM_PASSWORD_LENGTH} characters at least")
+    salt = secrets.token_bytes(16)
+    session.merge(
+        LocalAccount(name=name, password_hash=_hash(password, salt), salt=salt, created_at=now)
+    )
+    session.execute(delete(BrowserSession).where(BrowserSession.name == name))
+
+
+def sign_in(session: Session, name: str, password: str, now: datetime) -> str | None:
+    """Open a session and return its id for the cookie; None if name or password is wrong."""
+    account = session.get(LocalAccount, name)
+    # An unknown name costs the same time as a wrong password.
+    salt = account.salt if account else bytes(16)
+    expected = account.password_hash if account else bytes(64)
+    if not hmac.compare_digest(_hash(password, salt), expected) or account is None:
+        return None
+    session_id = secrets.token_urlsafe(32)
+    session.add(
+        BrowserSession(id_hash=_digest(session_id), name=name, created_at=now, last_used_at=now)
+    )
+    return session_id
+
+
+def sign_out(session: Session, session_id: str) -> None:
+    """End a session."""
+    session.execute(delete(BrowserSession).where(BrowserSession.id_hash == _digest(session_id)))
+
+
+def principal_of(session: Session, session_id: str, now: datetime) -> Principal | None:
+    """Whose session this is; None if it has ended, idled for 8 h or begun 24 h ago."""
+    found = session.scalar(
+        select(BrowserSession).where(
+            BrowserSession.id_hash == _digest(session_id),
+            BrowserSession.created_at > now - ABSOLUTE,
+            BrowserSession.last_used_at > now - IDLE,
+        )
+    )
+    if found is None:
+        return None
+    if now - found.last_used_at > timedelta(minutes=1):
+        found.last_used_at = now
+    return Principal(found.name, "admin")
+
+
+def _hash(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1, dklen=64)
+
+
+def _digest(session_id: str) -> bytes:
+    return hashlib.sha256(session_id.encode()).digest()

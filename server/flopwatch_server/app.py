@@ -1,0 +1,87 @@
+"""The API as an ASGI application, behind the guard, with its background work."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from sqlalchemy.exc import OperationalError
+from starlette.responses import JSONResponse, Response
+
+import flopwatch_server.access.endpoints
+import flopwatch_server.efficiency.endpoints
+import flopwatch_server.fleet.endpoints
+import flopwatch_server.jobs.feed_endpoints
+import flopwatch_server.telemetry.endpoints
+from flopwatch_server.access.guard import Guard
+from flopwatch_server.house import House, NotFound
+from flopwatch_server.telemetry.writer import IngestWriter
+from flopwatch_server.work.runner import Runner
+from flopwatch_server.work.schedule import periodic_tasks
+from flopwatch_server.work.tasks import Context
+
+_EVERY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+
+
+def create_app(house: House) -> FastAPI:
+    """The whole API under /api/v1. The database must have been brought up to date before."""
+    app = FastAPI(
+        title="Flopwatch",
+        description="What every batch job really gets out of its GPUs.",
+        version="1",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,  # the stock pages load scripts from outside
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    app.state.house = house
+    app.include_router(flopwatch_server.access.endpoints.router)
+    for module in (
+        flopwatch_server.telemetry.endpoints,
+        flopwatch_server.fleet.endpoints,
+        flopwatch_server.jobs.feed_endpoints,
+        flopwatch_server.efficiency.endpoints,
+    ):
+        app.include_router(module.router, prefix="/api/v1")
+    app.add_api_route("/api/v1/health", _health, methods=["GET"])
+    # Without this, the pages' catch-all would answer an unknown API path with a web page.
+    app.add_api_route("/api/{path:path}", _unknown, methods=_EVERY_METHOD, include_in_schema=False)
+    app.add_exception_handler(NotFound, _not_found)
+    app.add_exception_handler(OperationalError, _database_gone)
+    app.add_middleware(Guard, database=house.database, settings=house.settings, clock=house.clock)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    house: House = app.state.house
+    app.state.writer = writer = IngestWriter(house)
+    runner = Runner(
+        periodic_tasks(house.settings), Context(house.database, house.settings, house.clock)
+    )
+    writer.start()
+    runner.start()
+    try:
+        yield
+    finally:
+        writer.stop()
+        runner.stop()
+        house.database.dispose()
+
+
+def _health() -> dict[str, str]:
+    """Says that the server runs; needs no sign-in and tells nothing else."""
+    return {"status": "ok"}
+
+
+def _unknown(path: str) -> Response:
+    return JSONResponse({"detail": f"there is no /api/{path}"}, 404)
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, 404)
+
+
+def _database_gone(request: Request, error: Exception) -> Response:
+    return JSONResponse(
+        {"detail": "the database does not answer; try again soon"}, 503, {"retry-after": "5"}
+    )

@@ -1,0 +1,19 @@
+"""Clusters by name."""
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from flopwatch_server.fleet.models import Cluster
+
+
+def ensure_cluster(session: Session, name: str, now: datetime, *, simulated: bool = False) -> int:
+    """Id of the cluster `name`, which is made if it is new. What is simulated once stays so."""
+    session.execute(
+        insert(Cluster)
+        .values(name=name, simulated=simulated, created_at=now)
+        .on_conflict_do_nothing()
+    )
+    return session.scalars(select(Cluster.id).where(Cluster.name == name)).one()

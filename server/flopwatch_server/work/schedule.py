@@ -1,0 +1,31 @@
+"""The list of everything that is done again and again."""
+
+from flopwatch_server.database import partitions
+from flopwatch_server.scheduler.slurm import Slurm
+from flopwatch_server.settings import Settings
+from flopwatch_server.telemetry.minutes import recompute_minutes
+from flopwatch_server.work.poll import SlurmPoll
+from flopwatch_server.work.tasks import Context, Task
+
+_CLOSE_PERIOD_SECONDS = 60
+
+
+def periodic_tasks(settings: Settings) -> list[Task]:
+    """All periodic work that these settings call for."""
+    tasks = [
+        Task("partitions", 3600, make_partitions),
+        Task("minutes", 2, recompute_minutes),
+    ]
+    if settings.slurm_cluster:
+        poll = SlurmPoll(settings.slurm_cluster, Slurm(settings.slurm_cluster))
+        tasks += [
+            Task("slurm queue", settings.slurm_poll_seconds, poll.read_queue),
+            Task("slurm accounting", _CLOSE_PERIOD_SECONDS, poll.close_runs),
+        ]
+    return tasks
+
+
+def make_partitions(context: Context) -> None:
+    """Make the partitions of samples ahead of time."""
+    with context.database.session() as session:
+        partitions.ensure(session, context.clock())
