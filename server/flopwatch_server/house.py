@@ -25,7 +25,7 @@ class House:
     clock: Clock = field(default=utc_now)
 
 
-class NotFound(Exception):  # noqa: N818 - the name of the answer, not of a fault
+class NotFound(Exception):
     """The thing does not exist, or may not be seen, which is the same: 404."""
 
 

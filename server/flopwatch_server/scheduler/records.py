@@ -67,7 +67,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One node as the scheduler describes it: `state` is its base word with flags, as IDLE+DRAIN."""
+    """One node as the scheduler describes it; `state` is its base word with flags: IDLE+DRAIN."""
 
     name: str
     state: str
