@@ -1,0 +1,43 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+
+.PHONY: help run test soak check bench docs screenshots clean
+
+help:            ## Say what each word does
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/'
+
+run: .venv/run   ## Install into .venv and start everything on this machine
+	@$(BIN)/flopwatch run
+
+test: .venv/dev  ## Run the whole suite, with all real parts that it needs
+	@tests/lab/prepare.sh
+	$(PYTEST)
+
+check: .venv/dev ## Format, lint, types, and who may import whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy agent server dashboard
+	$(BIN)/lint-imports
+
+bench: .venv/dev ## Measure: make bench NAME=ingest; the last line is JSON
+	@$(BIN)/python -m benchmarks.$(NAME)
+
+screenshots: .venv/dev ## Take the pictures of the README
+	@$(BIN)/python -m tests.lab.screenshots docs/images
+
+clean:           ## Remove what was installed and built here
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/run: pyproject.toml
+	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo 'Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv'; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[all]'
+	@touch $@
+
+.venv/dev: .venv/run
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[all,dev]'
+	@touch $@

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Everything real that the suite needs: Slurm, MariaDB, PostgreSQL, Redis, Chromium, a C compiler.
+# As root on Debian or Ubuntu it installs what is missing; else it says what is missing, and fails.
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+
+packages='slurm-wlm slurm-client slurmdbd slurm-wlm-mysql-plugin munge mariadb-server redis-server
+postgresql chromium gcc libc6-dev util-linux procps iproute2 passwd'
+probe='slurmctld slurmd slurmdbd squeue sacct munged mariadbd mariadb-install-db redis-server
+chromium gcc setpriv mknod ip useradd'
+
+missing=''
+for command in $probe; do
+    command -v "$command" >/dev/null || missing="$missing $command"
+done
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
+[ -z "$missing" ] && exit 0
+
+# shellcheck disable=SC2086 # a list of words
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing what the tests need:$missing"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
+else
+    echo "The tests need these commands, which are missing:$missing" >&2
+    echo "As root on Debian or Ubuntu: apt-get install --no-install-recommends" $packages >&2
+    exit 1
+fi
