@@ -21,8 +21,8 @@ from tests.lab.slurm.daemons import (
     LabError,
     cgroup_pids,
     kill_processes,
-    processes_with,
     remove_cgroup,
+    step_processes,
     wait_until,
 )
 from tests.lab.slurm.folders import prepare
@@ -237,7 +237,7 @@ class SlurmLab:
 
     def _kill_leftovers(self) -> None:
         # Steps outlive slurmd by design. With linuxproc only their environment tells them.
-        kill_processes(processes_with("SLURM_CONF", self.environment["SLURM_CONF"]))
+        kill_processes(step_processes(self.environment["SLURM_CONF"]))
         for name in self.nodes:
             kill_processes(cgroup_pids(CGROUPS / "freezer" / f"slurm_{name}"))
             for controller in ("freezer", "devices"):

@@ -52,6 +52,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
+                cwd=self._log.parent,
                 start_new_session=True,
             )
         process = self._process
@@ -87,14 +88,20 @@ class Daemon:
         self._process = None
 
 
-def processes_with(variable: str, value: str) -> list[int]:
-    """Ids of the processes that were started with this variable in their environment."""
-    wanted = f"{variable}={value}".encode()
+def step_processes(slurm_conf: str) -> list[int]:
+    """Ids of the steps of this cluster and of what runs in them, by how they were started.
+
+    Not every process with this SLURM_CONF: a client of the cluster is none of ours to end.
+    """
+    wanted = f"SLURM_CONF={slurm_conf}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         # A process may end while it is looked at, or be closed even to root (then it isn't ours).
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            in_job = any(variable.startswith(b"SLURM_JOB_ID=") for variable in variables)
+            is_step = (folder / "comm").read_text().strip() == "slurmstepd"
+            if wanted in variables and (in_job or is_step):
                 found.append(int(folder.name))
     return found
 

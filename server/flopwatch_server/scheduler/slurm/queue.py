@@ -1,0 +1,94 @@
+"""The hot call: every pending and running job, as text.
+
+About 25 ms and 80 bytes a job, against 3 KB as JSON, and with the same columns in all versions.
+"""
+
+from flopwatch_server.scheduler.records import PENDING_STATES, RUNNING_STATES, JobRecord
+from flopwatch_server.scheduler.slurm import fields
+from flopwatch_server.scheduler.slurm.client import Client
+from flopwatch_server.scheduler.slurm.gres import tres_gpu_count
+from flopwatch_server.scheduler.slurm.table import (
+    Answer,
+    Row,
+    long_format,
+    new_mark,
+    read_each,
+    split_rows,
+)
+
+COLUMNS = (
+    "JobID",
+    "ArrayJobID",
+    "ArrayTaskID",
+    "HetJobID",
+    "HetJobOffset",
+    "State",
+    "RestartCnt",
+    "tres-alloc",
+    "SubmitTime",
+    "StartTime",
+    "TimeLimit",
+    "NumNodes",
+    "NodeList",
+    "UserName",
+    "Account",
+    "Partition",
+    "QOS",
+    "Reason",
+    "Name",
+)
+
+_SAME_AS = {"RESIZING": "RUNNING", "SPECIAL_EXIT": "REQUEUE_HOLD"}
+"""A job that gives nodes back still runs; one in special exit is held like a requeued one."""
+
+
+def read_queue(client: Client) -> Answer[JobRecord]:
+    """All jobs that wait or hold GPUs, hidden partitions included."""
+    mark = new_mark()
+    text = client.ask("squeue", "--noheader", "--all", "--local", "-O", long_format(COLUMNS, mark))
+    answer = read_each(split_rows(text, COLUMNS, mark), parse_job)
+    states = RUNNING_STATES | PENDING_STATES
+    # Staging out or revoked: over, and for the accounting to tell.
+    answer.records = [record for record in answer.records if record.state in states]
+    return answer
+
+
+def parse_job(row: Row) -> JobRecord:
+    """One row as a record; raises FieldError naming the field of unknown shape."""
+    word = fields.state(row, "State")
+    state = _SAME_AS.get(word, word)
+    raw_job_id = fields.whole_number(row, "JobID")
+    tasks = row["ArrayTaskID"]  # a number, or the tasks that still wait, as 4-9%2
+    in_array = tasks not in ("", "N/A")
+    array_job_id = fields.whole_number(row, "ArrayJobID") if in_array else None
+    array_task_id = int(tasks) if tasks.isascii() and tasks.isdigit() else None
+    het_job_id = fields.optional_number(row, "HetJobID")
+    het_offset = fields.optional_number(row, "HetJobOffset")
+    display_id = str(raw_job_id)
+    if in_array:
+        display_id = f"{array_job_id}_{tasks if array_task_id is not None else f'[{tasks}]'}"
+    elif het_job_id is not None:
+        display_id = f"{het_job_id}+{het_offset}"
+    return JobRecord(
+        raw_job_id=raw_job_id,
+        submitted_at=fields.required_moment(row, "SubmitTime"),
+        state=state,
+        name=row["Name"],
+        user=row["UserName"],
+        account=row["Account"],
+        display_id=display_id,
+        partition=row["Partition"],
+        qos=row["QOS"],
+        reason="" if row["Reason"] == "None" else row["Reason"],
+        # While a job waits this is when the scheduler hopes to start it.
+        started_at=fields.moment(row, "StartTime") if state in RUNNING_STATES else None,
+        time_limit_seconds=fields.duration_seconds(row, "TimeLimit"),
+        restarts=fields.whole_number(row, "RestartCnt"),
+        gpu_count=tres_gpu_count(row, "tres-alloc"),
+        node_count=fields.optional_number(row, "NumNodes"),
+        nodes=fields.node_names(row, "NodeList"),
+        array_job_id=array_job_id,
+        array_task_id=array_task_id,
+        het_job_id=het_job_id,
+        het_offset=het_offset,
+    )
