@@ -1,8 +1,12 @@
-"""What a run got out of its GPUs, as API and pages show it. Ratios are fractions; None is unknown."""
+"""What a run got out of its GPUs, as API and pages show it.
+
+Ratios are fractions; None is unknown.
+"""
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from flopwatch_server.jobs.schemas import RunView
 
@@ -49,13 +53,17 @@ class Mfu(BaseModel):
     """Model FLOPs Utilization of a run (PaLM's definition; recompute excluded).
 
     train MFU is over the time between optimizer steps, job MFU over all allocated GPU time;
-    job MFU = train MFU x `train_share`. `reason` says why a value is None.
+    job MFU = train MFU x `train_share`. `reason` says why a value is None, `note` what to know of
+    one that is there: ranks that don't report, a value that can't be. `ranks` counts those that
+    report; `flops_per_second` is the mean of one rank while it trains, `peak_flops` the dense peak
+    of `device_name` for `dtype`, the one with most FLOPs.
     """
 
     train_mfu: float | None
     job_mfu: float | None
     train_share: float | None
     reason: str | None
+    note: str | None
     convention: str
     ranks: int
     steps: int
@@ -126,8 +134,11 @@ class RunSeries(BaseModel):
 class JobRow(RunView):
     """A row of the jobs list: the run, what it got out of its GPUs so far, and its MFU.
 
-    `idle_gpu_hours` are GPU-hours held in idle minutes. `spark` is the mean tensor activity of all
-    its GPUs over the last hour, one value per 2 minutes.
+    Metrics are means over its minutes so far, per GPU. `idle_gpu_hours` are GPU-hours held in idle
+    minutes, None while no minute is known. `idle_since` is when the longest idle of its GPUs fell
+    idle. `spark` is the mean tensor activity of all its GPUs over its last hour, one value per
+    2 minutes. `state_now` is "pending", "ended", or what most calls for attention among its GPUs:
+    idle, low, active, shared, unknown.
     """
 
     state_now: str
@@ -137,9 +148,40 @@ class JobRow(RunView):
     dram_active: float | None
     power_watts: float | None
     mfu: float | None
-    idle_gpu_hours: float
+    idle_gpu_hours: float | None
     idle_since: datetime | None
     spark: list[float | None]
+
+
+SORTS = ("job_id", "name", "user", "account", "partition", "state", "submitted_at", "started_at",
+         "ended_at", "elapsed", "gpus", "sm_active", "tensor_active", "dram_active", "power_watts",
+         "mfu", "idle_gpu_hours")  # fmt: skip
+"""What the jobs list can be sorted by; with "-" before it, highest first. Unknown comes last."""
+
+# PostgreSQL's text can't hold NUL.
+Word = Annotated[str, Field(max_length=256, pattern="^[^\\x00]*$")]
+
+
+class JobQuery(BaseModel):
+    """Which rows of the jobs list are asked for.
+
+    An empty tuple asks for all. `text` is searched in name, user and job id. `days` leaves out what
+    ended longer ago; `gpus_min` None brings in jobs without GPUs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cluster: Word | None = None
+    states: tuple[Word, ...] = Field((), max_length=50)
+    users: tuple[Word, ...] = Field((), max_length=50)
+    accounts: tuple[Word, ...] = Field((), max_length=50)
+    partitions: tuple[Word, ...] = Field((), max_length=50)
+    text: Word | None = None
+    gpus_min: int | None = Field(1, ge=0, le=1_000_000)
+    days: int = Field(7, ge=1, le=366)
+    sort: str = Field("-idle_gpu_hours", pattern=f"^-?({'|'.join(SORTS)})$")
+    offset: int = Field(0, ge=0, le=10_000_000)
+    limit: int = Field(50, ge=1, le=200)
 
 
 class JobPage(BaseModel):
@@ -160,7 +202,12 @@ class JobFacets(BaseModel):
 
 
 class StateCounts(BaseModel):
-    """GPUs by state at one time. They add up to all GPUs that are known."""
+    """GPUs by state, on average over the 10 minutes that end at `time` (seconds since 1970).
+
+    They add up to all GPUs of the cluster. `free` are those that nobody held and that reported;
+    `unknown` are the rest: held without a known state, or silent. Which nodes were down is not
+    kept over time, so `down` is 0 in the past.
+    """
 
     time: int
     active: float = 0

@@ -1,0 +1,70 @@
+"""The jobs list: one block of rows with what each job got out of its GPUs, and the facets."""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from flopwatch.gpus import PeakTable
+from sqlalchemy import Select
+from sqlalchemy.orm import Session
+
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.efficiency import mfu
+from flopwatch_server.efficiency.repository import listing, present
+from flopwatch_server.efficiency.schemas import JobFacets, JobPage, JobQuery, JobRow
+from flopwatch_server.efficiency.service import count_states, gpus_now, state_of_run
+from flopwatch_server.jobs.repository import to_view
+from flopwatch_server.telemetry import repository as telemetry
+from flopwatch_server.telemetry.repository import AnyRow
+
+
+def job_page(
+    session: Session, principal: Principal, query: JobQuery, peaks: PeakTable, now: datetime
+) -> JobPage:
+    """The rows that a query asks for, of the runs that `principal` may see."""
+    ids = listing.matching(principal, query, now)
+    total, gpus = listing.totals(session, ids)
+    rows = job_rows(session, principal, ids, query.sort, query.offset, query.limit, peaks, now)
+    return JobPage(rows=rows, total=total, gpus=gpus)
+
+
+def job_rows(
+    session: Session, principal: Principal, ids: Select[int], sort: str, offset: int, limit: int,
+    peaks: PeakTable, now: datetime,
+) -> list[JobRow]:  # fmt: skip
+    """One block of these runs in order, each with its figures, its GPUs now and its MFU."""
+    by_mfu = sort.removeprefix("-") == "mfu"
+    mfus = train_mfus(session, list(session.scalars(ids)), peaks, now) if by_mfu else {}
+    rows = listing.rows(session, principal, ids, sort, offset, limit, now, mfus)
+    on_page = [row[0].id for row in rows]
+    if not by_mfu:
+        mfus = train_mfus(session, on_page, peaks, now)
+    states: dict[int, list[str]] = {}
+    for _, run_id, state in present.states_of(session, on_page, now):
+        states.setdefault(run_id, []).append(state)
+    idle_since = present.idle_since(session, on_page, now)
+    sparks = listing.sparks(session, on_page, now)
+    return [
+        _job_row(row, states.get(row[0].id, []), mfus, idle_since, sparks, now) for row in rows
+    ]
+
+
+def job_facets(
+    session: Session, principal: Principal, cluster: str | None, now: datetime
+) -> JobFacets:
+    """How many of the visible jobs carry each value, over what the list shows unfiltered."""
+    ids = listing.matching(principal, JobQuery(cluster=cluster), now)
+    names = ("state", "user", "account", "partition")
+    found: dict[str, dict[str, int]] = {name: {} for name in names}
+    for row in listing.facets(session, ids):
+        name, value = next((name, row[i]) for i, name in enumerate(names) if row[i] is not None)
+        found[name][value] = row[-1]
+    return JobFacets(**found)
+
+
+def train_mfus(
+    session: Session, run_ids: Collection[int], peaks: PeakTable, now: datetime
+) -> dict[int, float | None]:
+    """Train MFU by run, of the runs whose training processes report; None where it is not known."""
+    reports = telemetry.newest_reports(session, run_ids, now)
+    return {run_id: mfu.of_run(group, None, peaks).train_mfu for run_id, group in reports.items()}
