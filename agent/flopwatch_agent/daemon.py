@@ -1,0 +1,195 @@
+"""The agent: every second a reading, every ten seconds a batch, and nothing that waits for others.
+
+The main thread keeps the beat. Driver calls, /proc, the disk, the socket and the server each have
+threads of their own, so that one that hangs costs its own figures only.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import uniform
+
+from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
+from flopwatch.wire import Gap, HostUsage
+from flopwatch_agent import collectors
+from flopwatch_agent.assembly import BatchBuilder
+from flopwatch_agent.collectors import host
+from flopwatch_agent.collectors.driver import Driver
+from flopwatch_agent.epoch import EpochCounter
+from flopwatch_agent.inventory import Inventory, Key
+from flopwatch_agent.lanes import Lane
+from flopwatch_agent.ownership import ProcessEvidence, process, prolog, prolog_evidence
+from flopwatch_agent.reports import ReportBook, ReportSocket
+from flopwatch_agent.sampler import Interval
+from flopwatch_agent.shipper import Shipper
+from flopwatch_agent.spool import MEMORY_BATCHES, Spool
+from flopwatch_agent.states import MetricStates
+from flopwatch_agent.ticker import Ticker, interval_end
+from flopwatch_agent.transport import Connection
+
+_log = logging.getLogger(__name__)
+
+_HOST_DEADLINE_SECONDS = 0.5
+_LAST_SEND_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says."""
+
+    server: str
+    token_file: Path
+    node: str
+    spool: Path
+    socket: Path
+    proc: Path
+    cgroup: Path
+    prolog_dir: Path
+    slurmd_name: str | None
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        self._settings = settings
+        self._spool = Spool(settings.spool)
+        self._epoch = EpochCounter(settings.spool, settings.proc, time.time)
+        connection = Connection(settings.server, settings.token_file)
+        self._shipper = Shipper(self._spool, connection, uniform)
+        self._writer = Writer(self._spool, self._shipper)
+        self._ticker = Ticker(time.time, stop.wait)
+        self._inventory = Inventory(Driver(), collectors.load())
+        self._host = HostLane(
+            host.HostCollector(settings.proc, settings.cgroup, settings.slurmd_name)
+        )
+        self._states = MetricStates()
+        proc, slurmd_name = settings.proc, settings.slurmd_name
+        self._processes = ProcessEvidence(lambda pid: process.owner_of(proc, pid, slurmd_name))
+        self._reports = ReportBook(
+            lambda pid: process.proven_job(proc, pid, slurmd_name), time.time
+        )
+        self._booted_at = host.boot_time(proc)
+        self._closed: list[tuple[Key, Interval]] = []
+        self._gaps: list[Gap] = []
+        self._next_end: int | None = None
+
+    def run(self) -> None:
+        """Work until told to stop; then send what is there, for three seconds at most."""
+        try:
+            ReportSocket(self._settings.socket, self._reports).start()
+        except OSError as error:
+            _log.error("no reports of training processes: %s: %s", self._settings.socket, error)
+        self._shipper.start()
+        self._inventory.discover()
+        while (tick := self._ticker.next()) is not None:
+            if tick.stepped_back:
+                _log.warning("the clock was turned back: a new epoch begins")
+                self._assemble()
+                self._epoch.advance()
+                self._next_end = None
+            self._tick(tick.second)
+        self._assemble()
+        self._writer.finish()
+        self._shipper.finish(_LAST_SEND_SECONDS)
+
+    def _tick(self, second: int) -> None:
+        end = interval_end(second)
+        if second % host.PERIOD_SECONDS == 0:
+            self._host.start(second)
+        self._closed += self._inventory.tick(second)
+        late = self._next_end is not None and end > self._next_end
+        if self._next_end is not None and end - SAMPLE_PERIOD_SECONDS > self._next_end:
+            cause = "no readings: the agent stood still, or the clock was put forward"
+            self._gaps.append(Gap(self._next_end, end - SAMPLE_PERIOD_SECONDS, cause))
+        self._next_end = end + SAMPLE_PERIOD_SECONDS if second == end else end
+        if late or second == end:
+            self._assemble()
+            self._inventory.discover()
+            self._reports.complain()
+
+    def _assemble(self) -> None:
+        """Put what was learnt since the last batch into the next one."""
+        now = time.time()
+        lost = self._spool.take_gaps()
+        if lost:
+            self._states.forget()
+        gaps, self._gaps = self._gaps, []
+        closed, self._closed = self._closed, []
+        builder = BatchBuilder(
+            self._settings.node, self._epoch.current, self._inventory.devices, gaps + lost
+        )
+        for key, interval in closed:
+            since = interval.end - SAMPLE_PERIOD_SECONDS
+            builder.add_interval(key, interval)
+            builder.add_missing(self._states.of_interval(key, builder.index, interval, since))
+        for key in self._inventory.stuck:
+            builder.add_missing(self._states.of_stuck(key, builder.index, now))
+        pids = {key: interval.pids for key, interval in closed}
+        builder.add_evidence(self._processes.observe(now, pids, builder.index))
+        held = prolog.held(self._settings.prolog_dir, self._booted_at)
+        builder.add_evidence(prolog_evidence(now, held))
+        builder.add_reports(self._reports.take())
+        builder.add_host(self._host.take())
+        body, span = builder.finish(now)
+        self._gaps += self._writer.write(body, self._epoch.current.number, span)
+
+
+class HostLane:
+    """Reads the host in a lane of its own: cgroup files may be slow."""
+
+    def __init__(self, collector: host.HostCollector) -> None:
+        self._collector = collector
+        self._lane = Lane("host")
+        self._pending: Future[list[HostUsage]] | None = None
+
+    def start(self, second: int) -> None:
+        """Begin to read, unless the last reading is still under way."""
+        started = self._lane.start(partial(self._collector.collect, second))
+        self._pending = started or self._pending
+
+    def take(self) -> list[HostUsage]:
+        """What was read, or nothing yet."""
+        if self._pending is None or not wait([self._pending], _HOST_DEADLINE_SECONDS).done:
+            return []
+        future, self._pending = self._pending, None
+        error = future.exception()
+        if error is not None:
+            _log.error("the host can't be read", exc_info=error)
+            return []
+        return future.result()
+
+
+class Writer:
+    """Hands batches to the spool in a lane of its own: a disk may hang."""
+
+    def __init__(self, spool: Spool, shipper: Shipper) -> None:
+        self._spool = spool
+        self._shipper = shipper
+        self._lane = Lane("spool")
+        self._waiting: deque[tuple[bytes, int, tuple[int, int]]] = deque()
+
+    def write(self, body: bytes, epoch: int, span: tuple[int, int]) -> list[Gap]:
+        """Write soon. Returns the gap of a batch that has waited too long for the disk."""
+        self._waiting.append((body, epoch, span))
+        self._lane.start(self._write_all)
+        if len(self._waiting) <= MEMORY_BATCHES:
+            return []
+        _, _, (start, end) = self._waiting.popleft()
+        return [Gap(start, end, "the disk did not answer")] if end > start else []
+
+    def finish(self) -> None:
+        """Write what waits, for as long as a last send may take."""
+        future = self._lane.start(self._write_all)
+        if future is not None:
+            wait([future], _LAST_SEND_SECONDS)
+
+    def _write_all(self) -> None:
+        while self._waiting:
+            self._spool.put(*self._waiting.popleft())
+            self._shipper.notify()

@@ -1,0 +1,45 @@
+"""Evidence of who holds a GPU: prolog files, and processes that compute on it.
+
+The scheduler decides what is allocated; the agent only tells what it sees and where.
+"""
+
+from collections.abc import Callable, Mapping
+
+from flopwatch.wire import Evidence
+from flopwatch_agent.inventory import Key
+from flopwatch_agent.ownership.process import ProcessOwner
+from flopwatch_agent.ownership.prolog import Held
+
+
+def prolog_evidence(now: float, held: list[Held]) -> list[Evidence]:
+    """What the prolog's drop files say now."""
+    return [
+        Evidence("prolog", file.job_id, file.since, now, ordinals=file.ordinals, uid=file.uid)
+        for file in held
+    ]
+
+
+class ProcessEvidence:
+    """Remembers since when each process has been seen on each device."""
+
+    def __init__(self, owner_of: Callable[[int], ProcessOwner | None]) -> None:
+        self._owner_of = owner_of
+        self._first_seen: dict[tuple[Key, int, ProcessOwner], float] = {}
+
+    def observe(
+        self, now: float, pids: Mapping[Key, list[int]], index: Mapping[Key, int]
+    ) -> list[Evidence]:
+        """The processes that compute now. `index` gives a device's place in the batch."""
+        first_seen: dict[tuple[Key, int, ProcessOwner], float] = {}
+        for key, numbers in pids.items():
+            for pid in numbers:
+                owner = self._owner_of(pid)
+                if owner is not None and key in index:
+                    sign = (key, pid, owner)
+                    first_seen[sign] = self._first_seen.get(sign, now)
+        self._first_seen = first_seen
+        return [
+            Evidence(owner.kind, owner.job_id, since, now, device=index[key], pid=pid,
+                     uid=owner.uid)
+            for (key, pid, owner), since in first_seen.items()
+        ]  # fmt: skip
