@@ -1,0 +1,240 @@
+"""SQL of the fleet: nodes, devices, where they sit, and the lives of agents."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import BigInteger, Float, Row, bindparam, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.orm import Session
+
+from flopwatch import wire
+from flopwatch_server.database.base import UtcDateTime
+from flopwatch_server.fleet.models import AgentEpoch, Cluster, Device, Node, Placement
+
+_MINOR_ORDER = "minor order"
+
+
+def clusters(session: Session) -> Sequence[Cluster]:
+    """All clusters, by name."""
+    return session.scalars(select(Cluster).order_by(Cluster.name)).all()
+
+
+def current_placements(session: Session, node_ids: Collection[int]) -> Sequence[Placement]:
+    """Where devices of these nodes sit now."""
+    return session.scalars(
+        select(Placement).where(Placement.node_id.in_(node_ids), Placement.valid_to.is_(None))
+    ).all()
+
+
+def agent_node(session: Session, cluster_id: int, name: str, aliases: Sequence[str]) -> int:
+    """The node an agent speaks for, by name, else by alias; a name nobody told yet is a new one.
+
+    The agent's aliases are kept, so that the scheduler's name for it leads to the same node.
+    """
+    names = [name, *aliases]
+    found = session.scalars(
+        select(Node)
+        .where(
+            Node.cluster_id == cluster_id,
+            or_(Node.name.in_(names), Node.aliases.contains([name])),
+        )
+        .order_by((Node.name == name).desc(), Node.id)
+    ).first()
+    if found is None:
+        session.execute(
+            insert(Node)
+            .values(cluster_id=cluster_id, name=name, aliases=aliases)
+            .on_conflict_do_nothing()
+        )
+        found = session.scalars(
+            select(Node).where(Node.cluster_id == cluster_id, Node.name == name)
+        ).one()
+    unknown = [alias for alias in names if alias != found.name and alias not in found.aliases]
+    if unknown:
+        found.aliases = [*found.aliases, *unknown]
+        session.flush()
+    return found.id
+
+
+def agent_epoch(session: Session, node_id: int, epoch: wire.Epoch) -> int:
+    """Id of one life of one agent, which is made if it is new."""
+    session.execute(
+        insert(AgentEpoch)
+        .values(
+            node_id=node_id,
+            boot_id=epoch.boot_id,
+            number=epoch.number,
+            started_at=datetime.fromtimestamp(epoch.started_at, UTC),
+            agent_version=epoch.agent_version,
+        )
+        .on_conflict_do_nothing()
+    )
+    return session.scalars(
+        select(AgentEpoch.id).where(
+            AgentEpoch.node_id == node_id,
+            AgentEpoch.boot_id == epoch.boot_id,
+            AgentEpoch.number == epoch.number,
+        )
+    ).one()
+
+
+def devices(session: Session, told: Sequence[wire.Device], since: datetime) -> list[int]:
+    """Ids of devices in the order told; new ones are valid from `since`."""
+    if not told:
+        return []
+    statement = insert(Device).values(
+        [
+            {"uuid": device.uuid, "instance": device.instance, "profile": device.profile,
+             "valid_from": since, "model": device.model, "memory_mib": device.memory_mib,
+             "power_limit_watts": device.power_limit_watts}
+            for device in sorted(told, key=_identity)  # one order, so that two writers can't lock
+        ]
+    )  # fmt: skip
+    new = statement.excluded
+    rows = session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[Device.uuid, Device.instance, Device.profile],
+            index_where=text("valid_to IS NULL"),
+            set_={
+                "model": new.model,
+                "memory_mib": func.coalesce(new.memory_mib, Device.memory_mib),
+                "power_limit_watts": func.coalesce(new.power_limit_watts, Device.power_limit_watts),
+            },
+        ).returning(Device.id, Device.uuid, Device.instance, Device.profile)
+    )
+    ids = {(uuid, instance, profile): id_ for id_, uuid, instance, profile in rows}
+    return [ids[_identity(device)] for device in told]
+
+
+def _identity(device: wire.Device) -> tuple[str, str, str]:
+    return device.uuid, device.instance, device.profile
+
+
+def place(
+    session: Session, node_id: int, told: Mapping[int, wire.Device], since: datetime, at: datetime
+) -> bool:
+    """Bring placements up to what `node_id` tells of its devices (by id) at the time `at`.
+
+    One place, a minor with an instance, holds one device: another that was thought to be there is
+    no longer, and if it was a MIG instance, it no longer exists. A word older than what is known
+    changes nothing. A device never seen before has been there from `since`. Returns whether a
+    device left a place.
+    """
+    session.execute(select(Node.id).where(Node.id == node_id).with_for_update())
+    newest = _newest_placements(session, told)
+    opening = {id_: told[id_] for id_ in told if id_ not in newest or newest[id_] < at}
+    spots = {(device.minor, device.instance): id_ for id_, device in told.items()}
+    left: list[Placement] = []
+    for placement, known in _placements_near(session, node_id, told):
+        holder = spots.get((placement.minor, known.instance))
+        if placement.device_id in told:
+            if _sits(placement, node_id, told[placement.device_id]):
+                opening.pop(placement.device_id, None)
+            elif placement.valid_from < at:
+                left.append(placement)
+        elif holder is not None and placement.minor is not None:
+            if placement.valid_from >= at:
+                opening.pop(holder, None)
+            else:
+                left.append(placement)
+                known.valid_to = at if known.instance else None
+    for placement in left:
+        placement.valid_to = at
+    session.add_all(
+        Placement(device_id=id_, node_id=node_id, minor=device.minor, pci_bus_id=device.pci_bus_id,
+                  valid_from=at if id_ in newest else since)
+        for id_, device in opening.items()
+    )  # fmt: skip
+    session.flush()
+    _rank(session, {node_id, *(placement.node_id for placement in left)})
+    return bool(left)
+
+
+def _newest_placements(session: Session, device_ids: Collection[int]) -> dict[int, datetime]:
+    """When each of these devices came to the last place it is known to have been in."""
+    rows = session.execute(
+        select(Placement.device_id, func.max(Placement.valid_from))
+        .where(Placement.device_id.in_(device_ids))
+        .group_by(Placement.device_id)
+    )
+    return {device_id: valid_from for device_id, valid_from in rows}
+
+
+def _placements_near(
+    session: Session, node_id: int, device_ids: Collection[int]
+) -> Sequence[Row[Placement, Device]]:
+    """Open placements on this node, and those of these devices wherever they are."""
+    return session.execute(
+        select(Placement, Device)
+        .join(Device, Device.id == Placement.device_id)
+        .where(
+            Placement.valid_to.is_(None),
+            or_(Placement.node_id == node_id, Placement.device_id.in_(device_ids)),
+        )
+    ).all()
+
+
+def _sits(placement: Placement, node_id: int, device: wire.Device) -> bool:
+    return (placement.node_id, placement.minor, placement.pci_bus_id) == (
+        node_id,
+        device.minor,
+        device.pci_bus_id,
+    )
+
+
+def _rank(session: Session, node_ids: Iterable[int]) -> None:
+    """GRES ordinals of whole GPUs by the order of their minors, until something better tells."""
+    for node_id in sorted(node_ids):
+        placements = session.scalars(
+            select(Placement)
+            .join(Device, Device.id == Placement.device_id)
+            .where(
+                Placement.node_id == node_id,
+                Placement.valid_to.is_(None),
+                Placement.minor.is_not(None),
+                Device.instance == "",
+            )
+            .order_by(Placement.minor)
+        )
+        for ordinal, placement in enumerate(placements):
+            placement.gres_ordinal = ordinal
+            placement.ordinal_source = _MINOR_ORDER
+    session.flush()
+
+
+def touch_nodes(session: Session, seen: Mapping[int, datetime]) -> None:
+    """Remember when the newest batch of each node came."""
+    ids = sorted(seen)
+    rows = (
+        func.unnest(
+            bindparam("ids", ids, ARRAY(BigInteger)),
+            bindparam("times", [seen[id_] for id_ in ids], ARRAY(UtcDateTime)),
+        )
+        .table_valued("id", "seen_at", name="seen")
+        .render_derived()
+    )
+    session.execute(
+        update(Node)
+        .where(Node.id == rows.c.id)
+        .values(last_batch_at=rows.c.seen_at)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def measure_skews(session: Session, skews: Mapping[int, float]) -> None:
+    """Remember how far each agent's clock is ahead of the server's, in seconds, by epoch."""
+    ids = sorted(skews)
+    rows = (
+        func.unnest(
+            bindparam("ids", ids, ARRAY(BigInteger)),
+            bindparam("skews", [skews[id_] for id_ in ids], ARRAY(Float)),
+        )
+        .table_valued("id", "skew", name="measured")
+        .render_derived()
+    )
+    session.execute(
+        update(AgentEpoch)
+        .where(AgentEpoch.id == rows.c.id)
+        .values(clock_skew_seconds=rows.c.skew)
+        .execution_options(synchronize_session=False)
+    )

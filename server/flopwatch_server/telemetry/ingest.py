@@ -1,0 +1,240 @@
+"""From the bytes of a post to a batch that can be written: decoding and validation.
+
+Nothing here touches the database. What a client did wrong is told by field, in the words of
+`$.samples.time[3]`; it costs that client's post and nothing else.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flopwatch import wire
+from flopwatch.metrics import BY_NAME, COLUMNS, METRICS, SAMPLE_PERIOD_SECONDS
+from flopwatch_server.database.copy import Floats, Integers
+from flopwatch_server.telemetry.header import InvalidBatch, check_header
+
+RAW_RETENTION_SECONDS = 48 * 3600
+"""Raw samples are kept for at least this long, and taken no later than this after the fact."""
+
+MAX_FUTURE_SECONDS = 300
+MAX_SAMPLES = 100_000
+_MAX_TIME = 253_402_300_799  # the end of the year 9999
+_CHUNK_BYTES = 256 * 1024
+_MINIMA = np.array([metric.minimum for metric in METRICS], np.float32)
+_MAXIMA = np.array([metric.maximum for metric in METRICS], np.float32)
+_decoder = msgspec.json.Decoder(wire.Batch)
+
+
+class BodyTooLarge(ValueError):
+    """The body is larger than allowed once it is unpacked: 413."""
+
+
+class BrokenBody(ValueError):
+    """The body is not what its Content-Encoding says: 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implausible:
+    """Values of one metric in (start, end] were outside what can be, and are stored as unknown."""
+
+    device: int
+    metric: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValidatedBatch:
+    """A batch whose every part can be written. Devices are still indexes into `header.devices`.
+
+    `values` has a row for each accepted sample and all columns of the table of metrics, NaN where
+    unknown. Samples that came too late or too early are counted in `refused` and lie in the gaps.
+    """
+
+    cluster_id: int
+    received_at: datetime
+    header: wire.Batch
+    device: Integers
+    time: Integers
+    values: Floats
+    refused: int = 0
+    gaps: list[wire.Gap] = field(default_factory=list)
+    implausible: list[Implausible] = field(default_factory=list)
+
+
+def unpack(body: bytes, encoding: str) -> bytes:
+    """The body without its Content-Encoding, "gzip" or none.
+
+    It is unpacked piece by piece, so that a bomb costs no more memory than the limit.
+    """
+    if encoding != "gzip":
+        if len(body) > wire.MAX_DECODED_BYTES:
+            raise BodyTooLarge(f"the body is over {wire.MAX_DECODED_BYTES} bytes")
+        return body
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    unpacked = bytearray()
+    rest = body
+    try:
+        while rest and not unpacker.eof:
+            unpacked += unpacker.decompress(rest, _CHUNK_BYTES)
+            rest = unpacker.unconsumed_tail
+            if len(unpacked) > wire.MAX_DECODED_BYTES:
+                raise BodyTooLarge(f"the body unpacks to over {wire.MAX_DECODED_BYTES} bytes")
+    except zlib.error as error:
+        raise BrokenBody(f"the body is not gzip: {error}") from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise BrokenBody("the body is not one whole gzip stream")
+    return bytes(unpacked)
+
+
+def decode(body: bytes, content_type: str) -> tuple[wire.Batch, Floats]:
+    """The header and its rows of values, one column a name in `samples.columns`."""
+    if content_type != wire.BATCH_TYPE:
+        batch = _decode_header(body)
+        return batch, _listed_values(batch.samples)
+    try:
+        header, block = wire.split_batch(body)
+    except ValueError as error:
+        raise InvalidBatch("$", str(error)) from error
+    batch = _decode_header(header)
+    samples = batch.samples
+    if samples.values is not None:
+        raise InvalidBatch("$.samples.values", "a batch has its values in the block")
+    rows, columns = len(samples.time), len(samples.columns)
+    if len(block) != rows * columns * 4:
+        raise InvalidBatch(
+            "$.samples",
+            f"{rows} rows of {columns} columns are {rows * columns * 4} bytes, "
+            f"the block has {len(block)}",
+        )
+    return batch, np.frombuffer(block, "<f4").reshape(rows, columns).astype(np.float32, copy=False)
+
+
+def _decode_header(header: bytes) -> wire.Batch:
+    try:
+        return _decoder.decode(header)
+    except RecursionError as error:
+        raise InvalidBatch("$", "the JSON is nested too deep") from error
+    except UnicodeDecodeError as error:
+        raise InvalidBatch("$", "the JSON is not UTF-8") from error
+    except msgspec.DecodeError as error:
+        problem, _, place = str(error).partition(" - at `")
+        raise InvalidBatch(place.rstrip("`") or "$", problem) from error
+
+
+def _listed_values(samples: wire.Samples) -> Floats:
+    listed = samples.values or []
+    columns = len(samples.columns)
+    for number, row in enumerate(listed):
+        if len(row) != columns:
+            raise InvalidBatch(f"$.samples.values[{number}]", f"needs {columns} values")
+    with np.errstate(over="ignore"):  # what float32 can't hold is infinite: implausible
+        return np.array(listed, np.float32).reshape(len(listed), columns)
+
+
+def validate(
+    batch: wire.Batch, values: Floats, cluster_id: int, received_at: datetime
+) -> ValidatedBatch:
+    """Check every part of a batch against its contract, and sort out what can't be kept.
+
+    Raises InvalidBatch, which names the first field that is wrong.
+    """
+    check_header(batch)
+    device, time = _check_samples(batch, values)
+    now = received_at.timestamp()
+    gaps = list(batch.gaps)
+    late = time < now - RAW_RETENTION_SECONDS
+    early = time > now + MAX_FUTURE_SECONDS
+    for refused, cause in ((late, "came too late"), (early, "from the future")):
+        if refused.any():
+            gaps += _as_gaps(device[refused], time[refused], cause)
+    taken = ~(late | early)
+    if not taken.all():
+        device, time, values = device[taken], time[taken], values[taken]
+    table = _all_columns(batch.samples.columns, values)
+    implausible = _clear_implausible(device, time, table)
+    return ValidatedBatch(
+        cluster_id, received_at, batch, device, time, table,
+        int(len(taken) - taken.sum()), gaps, implausible,
+    )  # fmt: skip
+
+
+def _check_samples(batch: wire.Batch, values: Floats) -> tuple[Integers, Integers]:
+    samples = batch.samples
+    for number, name in enumerate(samples.columns):
+        if name not in BY_NAME:
+            raise InvalidBatch(f"$.samples.columns[{number}]", "is not in the table of metrics")
+    if len(set(samples.columns)) != len(samples.columns):
+        raise InvalidBatch("$.samples.columns", "names a column twice")
+    rows = len(samples.time)
+    if rows > MAX_SAMPLES:
+        raise InvalidBatch("$.samples.time", f"has more than {MAX_SAMPLES} samples")
+    if len(samples.device) != rows:
+        raise InvalidBatch("$.samples.device", f"has {len(samples.device)} entries, time {rows}")
+    if len(values) != rows:
+        raise InvalidBatch("$.samples.values", f"has {len(values)} rows, time {rows}")
+    device = _integers(samples.device, "$.samples.device")
+    time = _integers(samples.time, "$.samples.time")
+    known = len(batch.devices)
+    _refuse((device < 0) | (device >= known), "$.samples.device", f"is not one of {known} devices")
+    _refuse((time < 0) | (time > _MAX_TIME), "$.samples.time", "is not a time")
+    period = SAMPLE_PERIOD_SECONDS
+    _refuse(time % period != 0, "$.samples.time", f"is not a multiple of {period}")
+    return device, time
+
+
+def _integers(numbers: list[int], place: str) -> Integers:
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError as error:
+        raise InvalidBatch(place, "has a number that is out of range") from error
+
+
+def _refuse(bad: NDArray[np.bool_], place: str, problem: str) -> None:
+    if bad.any():
+        raise InvalidBatch(f"{place}[{int(bad.argmax())}]", problem)
+
+
+def _as_gaps(device: Integers, time: Integers, cause: str) -> list[wire.Gap]:
+    """Refused samples as gaps, those without a break between them as one."""
+    return [
+        wire.Gap(float(start), float(end), cause, number)
+        for number, start, end in _spans(device, time)
+    ]
+
+
+def _spans(device: Integers, time: Integers) -> list[tuple[int, int, int]]:
+    """(device, start, end] of each stretch of samples that follow one another."""
+    order = np.lexsort((time, device))
+    device, time = device[order], time[order]
+    breaks = (np.diff(device) != 0) | (np.diff(time) > SAMPLE_PERIOD_SECONDS)
+    first = np.concatenate(([0], np.flatnonzero(breaks) + 1))
+    last = np.concatenate((np.flatnonzero(breaks), [len(time) - 1]))
+    starts = time[first] - SAMPLE_PERIOD_SECONDS
+    return list(zip(device[first].tolist(), starts.tolist(), time[last].tolist(), strict=True))
+
+
+def _all_columns(names: list[str], values: Floats) -> Floats:
+    """The values in the order of the table of metrics, with NaN for what was not sent."""
+    if names == list(COLUMNS):
+        return values.copy()
+    table = np.full((len(values), len(COLUMNS)), np.nan, np.float32)
+    table[:, [COLUMNS.index(name) for name in names]] = values
+    return table
+
+
+def _clear_implausible(device: Integers, time: Integers, table: Floats) -> list[Implausible]:
+    """Make what can't be unknown, in place, and tell of which metrics and when."""
+    bad = (table < _MINIMA) | (table > _MAXIMA) | np.isinf(table)
+    if not bad.any():
+        return []
+    table[bad] = np.nan
+    return [
+        Implausible(number, COLUMNS[column], start, end)
+        for column in np.flatnonzero(bad.any(axis=0))
+        for number, start, end in _spans(device[bad[:, column]], time[bad[:, column]])
+    ]
