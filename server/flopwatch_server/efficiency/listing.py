@@ -2,17 +2,16 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
 
-from flopwatch.gpus import PeakTable
 from sqlalchemy import Select
 from sqlalchemy.orm import Session
 
+from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency import mfu
 from flopwatch_server.efficiency.repository import listing, present
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage, JobQuery, JobRow
-from flopwatch_server.efficiency.service import count_states, gpus_now, state_of_run
+from flopwatch_server.efficiency.service import gpus_now, state_of_run
 from flopwatch_server.jobs.repository import to_view
 from flopwatch_server.telemetry import repository as telemetry
 from flopwatch_server.telemetry.repository import AnyRow
@@ -44,9 +43,7 @@ def job_rows(
         states.setdefault(run_id, []).append(state)
     idle_since = present.idle_since(session, on_page, now)
     sparks = listing.sparks(session, on_page, now)
-    return [
-        _job_row(row, states.get(row[0].id, []), mfus, idle_since, sparks, now) for row in rows
-    ]
+    return [_job_row(row, states.get(row[0].id, []), mfus, idle_since, sparks, now) for row in rows]
 
 
 def job_facets(
@@ -68,3 +65,28 @@ def train_mfus(
     """Train MFU by run, of the runs whose training processes report; None where it is not known."""
     reports = telemetry.newest_reports(session, run_ids, now)
     return {run_id: mfu.of_run(group, None, peaks).train_mfu for run_id, group in reports.items()}
+
+
+def _job_row(
+    row: AnyRow,
+    states: Iterable[str],
+    mfus: Mapping[int, float | None],
+    idle_since: Mapping[int, datetime],
+    sparks: Mapping[int, list[float | None]],
+    now: datetime,
+) -> JobRow:
+    run = to_view(row, now)
+    counts = gpus_now(run, states)
+    return JobRow(
+        **run.model_dump(),
+        state_now=state_of_run(run, counts),
+        gpus_now=counts,
+        sm_active=row.sm_active,
+        tensor_active=row.tensor_active,
+        dram_active=row.dram_active,
+        power_watts=row.power_watts,
+        mfu=mfus.get(run.id),
+        idle_gpu_hours=row.idle_gpu_hours,
+        idle_since=idle_since.get(run.id),
+        spark=sparks[run.id],
+    )

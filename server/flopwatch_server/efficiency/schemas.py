@@ -172,16 +172,16 @@ class JobQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cluster: Word | None = None
-    states: tuple[Word, ...] = Field((), max_length=50)
-    users: tuple[Word, ...] = Field((), max_length=50)
-    accounts: tuple[Word, ...] = Field((), max_length=50)
-    partitions: tuple[Word, ...] = Field((), max_length=50)
+    states: tuple[Word, ...] = Field(default=(), max_length=50)
+    users: tuple[Word, ...] = Field(default=(), max_length=50)
+    accounts: tuple[Word, ...] = Field(default=(), max_length=50)
+    partitions: tuple[Word, ...] = Field(default=(), max_length=50)
     text: Word | None = None
-    gpus_min: int | None = Field(1, ge=0, le=1_000_000)
-    days: int = Field(7, ge=1, le=366)
-    sort: str = Field("-idle_gpu_hours", pattern=f"^-?({'|'.join(SORTS)})$")
-    offset: int = Field(0, ge=0, le=10_000_000)
-    limit: int = Field(50, ge=1, le=200)
+    gpus_min: int | None = Field(default=1, ge=0, le=1_000_000)
+    days: int = Field(default=7, ge=1, le=366)
+    sort: str = Field(default="-idle_gpu_hours", pattern=f"^-?({'|'.join(SORTS)})$")
+    offset: int = Field(default=0, ge=0, le=10_000_000)
+    limit: int = Field(default=50, ge=1, le=200)
 
 
 class JobPage(BaseModel):

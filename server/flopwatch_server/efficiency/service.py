@@ -54,9 +54,10 @@ def allocations(
 def run_efficiency(session: Session, run: RunView, now: datetime) -> Efficiency:
     """A run so far: allocated GPU-seconds by state, GPUs now, means and maxima over its minutes."""
     row = figures.run_figures(session, run.id, now)
+    states = [held.state for held in present.states_of(session, [run.id], now)]
     return Efficiency(
         state_seconds=state_seconds(row, run),
-        gpus_now=_gpus_now(session, run, now),
+        gpus_now=gpus_now(run, states),
         coverage=_coverage(row),
         means=_means(row),
         maxima=_maxima(row),
@@ -86,9 +87,14 @@ def state_of_run(run: RunView, gpus_now: GpuCounts) -> str:
     return next((state for state in _ATTENTION if getattr(gpus_now, state)), "unknown")
 
 
-def count_states(states: Iterable[str]) -> GpuCounts:
-    """How many GPUs are in each state."""
-    return GpuCounts(**Counter(states))
+def gpus_now(run: RunView, states: Iterable[str]) -> GpuCounts:
+    """GPUs of a running run by state, from those of its open allocations.
+
+    A run whose allocations nobody told holds its GPUs all the same, in a state unknown.
+    """
+    if run.started_at is None or run.ended_at is not None:
+        return GpuCounts()
+    return GpuCounts(**(Counter(states) or Counter(unknown=run.gpus or 0)))
 
 
 def allocated_seconds(row: AnyRow | None, run: RunView) -> float | None:
@@ -169,13 +175,6 @@ def run_mfu_series(
     rows = telemetry.reports_by_minute(session, run.id, read_from, end)
     reports = [(minute, report) for minute, report in rows]
     return mfu.by_minute(reports, int(read_from.timestamp()), int(start.timestamp()), peaks)
-
-
-def _gpus_now(session: Session, run: RunView, now: datetime) -> GpuCounts:
-    if run.started_at is None or run.ended_at is not None:
-        return GpuCounts()
-    states = [row.state for row in present.states_of(session, [run.id], now)]
-    return count_states(states or ["unknown"] * (run.gpus or 0))
 
 
 def _coverage(row: AnyRow | None) -> float | None:

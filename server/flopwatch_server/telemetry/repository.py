@@ -73,7 +73,7 @@ def held(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
         )
         .join(Run, Run.id == Allocation.run_id)
         .where(*conditions)
-        .cte("held")
+        .cte()
     )  # fmt: skip
 
 
@@ -244,11 +244,17 @@ def newest_of_run(
 
 def newest_power(
     session: Session, cluster_id: int, not_before: datetime, now: datetime
-) -> Sequence[Row[int, datetime, float | None]]:
-    """The newest sample of every device that sits in the cluster: (device id, ts, power_watts)."""
+) -> Sequence[Row[int, datetime, float | None, float | None]]:
+    """The newest sample of every device that sits in the cluster.
+
+    Gives (device id, ts, power_watts, limit of the board in watts).
+    """
     return session.execute(
-        select(samples.c.device_id, samples.c.ts, samples.c.power_watts)
-        .join(Placement, Placement.device_id == samples.c.device_id)
+        select(
+            samples.c.device_id, samples.c.ts, samples.c.power_watts, Device.power_limit_watts
+        )
+        .join(Device, Device.id == samples.c.device_id)
+        .join(Placement, Placement.device_id == Device.id)
         .join(Node, Node.id == Placement.node_id)
         # The epochs of the node let the primary key find the few newest rows.
         .join(

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Float,
     Integer,
     Select,
+    TableValuedAlias,
     Text,
     case,
     cast,
@@ -26,7 +27,6 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal, may_see
 from flopwatch_server.efficiency.repository.figures import (
-    allocated,
     mean,
     minute_figures,
     newest_minute,
@@ -185,11 +185,12 @@ def _figures(scope: CTE, now: datetime) -> CTE:
     ).cte("figures")
 
 
-def _values(mfu: Mapping[int, float | None]) -> Any:
-    return func.unnest(
-        cast(literal(list(mfu), ARRAY(BigInteger)), ARRAY(BigInteger)),
-        cast(literal(list(mfu.values()), ARRAY(Float)), ARRAY(Float)),
+def _values(mfu: Mapping[int, float | None]) -> TableValuedAlias:
+    """MFU by run as a table (run_id, mfu)."""
+    table = func.unnest(
+        literal(list(mfu), ARRAY(BigInteger)), literal(list(mfu.values()), ARRAY(Float))
     ).table_valued(column("run_id", BigInteger), column("mfu", Float), name="by_mfu")
+    return table.render_derived()
 
 
 def sparks(

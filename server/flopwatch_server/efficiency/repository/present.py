@@ -70,7 +70,7 @@ def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
             case((minute.c.samples_suspect == 0, minute.c.tensor_active)).label("tensor_active"),
         )
         .outerjoin(minute, true())
-        .cte("present")
+        .cte()
     )  # fmt: skip
 
 
