@@ -6,6 +6,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from flopwatch_server.database.text import storable
 from flopwatch_server.fleet.models import Node
 from flopwatch_server.scheduler.records import NodeRecord
 
@@ -45,7 +46,7 @@ def apply_node_records(session: Session, cluster_id: int, records: Sequence[Node
     for record in records:
         node = nodes[ids[record.name]]
         node.scheduler_state = record.state
-        node.scheduler_reason = record.reason or None
+        node.scheduler_reason = storable(record.reason) or None
         node.gpu_count = record.gpu_count
         node.partitions = list(record.partitions)
     session.flush()

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
+from flopwatch_server.database.text import storable
 from flopwatch_server.fleet import nodes as fleet_nodes
 from flopwatch_server.fleet import service as fleet
 from flopwatch_server.house import NotFound
@@ -91,13 +92,13 @@ def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
         "array_task_id": job.array_task_id,
         "het_job_id": job.het_job_id,
         "het_offset": job.het_offset,
-        "name": _text(job.name),
-        "user_name": _text(job.user),
-        "account": _text(job.account),
-        "partition": _text(job.partition),
-        "qos": _text(job.qos),
+        "name": storable(job.name),
+        "user_name": storable(job.user),
+        "account": storable(job.account),
+        "partition": storable(job.partition),
+        "qos": storable(job.qos),
         "state": job.state,
-        "reason": _text(job.reason),
+        "reason": storable(job.reason),
         "started_at": job.started_at,
         "ended_at": job.ended_at if _has_ended(job) else None,
         "vanished_at": None,
@@ -108,11 +109,6 @@ def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
         "gpu_count": job.gpu_count,
         "node_count": job.node_count,
     }
-
-
-def _text(value: str, limit: int = 1024) -> str:
-    """Free text as PostgreSQL can hold it: without NUL and half surrogates, cut at `limit`."""
-    return value[:limit].replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _allocate(

@@ -10,10 +10,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 Identifier = Annotated[
-    str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+$")
+    str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+\Z")
 ]
 ShortText = Annotated[str, Meta(max_length=256)]
-ExitCode = Annotated[str, Meta(pattern=r"^[0-9]{1,3}:[0-9]{1,3}$")]
+ExitCode = Annotated[str, Meta(pattern=r"^[0-9]{1,3}:[0-9]{1,3}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PositiveInt64 = Annotated[int, Meta(ge=1, le=2**63 - 1)]

@@ -58,7 +58,7 @@ class FeedError(ValueError):
     """The body can't be taken; `problems` holds the first 100 reasons."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
+        self.problems = tuple(problems)
         first = problems[0]
         super().__init__(f"line {first.line}, {first.field}: {first.problem}")
 
