@@ -101,6 +101,22 @@ class DeviceEfficiency(BaseModel):
     latest_at: datetime | None
 
 
+class JobDetail(BaseModel):
+    """One run with all that is known of it; `mfu` None if no training process has reported."""
+
+    run: RunView
+    efficiency: Efficiency
+    mfu: Mfu | None
+    devices: list[DeviceEfficiency]
+
+
+class JobMfu(BaseModel):
+    """MFU of a run, over its life and by minute."""
+
+    mfu: Mfu | None
+    series: list[MfuPoint]
+
+
 class DeviceSeries(BaseModel):
     """Values of one allocated GPU at the times of its `RunSeries`; None where unknown.
 

@@ -131,12 +131,12 @@ def run_series(
 
     The step is 10 s for windows up to 2 hours, 60 s up to a day, longer beyond. With `after` only
     points later than that time are given, gaps still of the whole window. Raises ValueError for
-    a name that is no metric, or a window that is empty.
+    a name that is no metric, or a window that ends before it starts.
     """
     unknown = [name for name in metrics if name not in BY_NAME]
     if unknown:
         raise ValueError(f"no such metric: {', '.join(unknown)}")
-    if start >= end:
+    if start > end:
         raise ValueError("the window ends before it starts")
     grid = series.Grid.over(start, max(start, min(end, now)))
     times = [time for time in grid.times if after is None or time > after]

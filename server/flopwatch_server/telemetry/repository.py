@@ -23,6 +23,7 @@ from sqlalchemy import (
     null,
     select,
 )
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
@@ -237,7 +238,7 @@ def newest_of_run(
         select(holding.c.id, samples)
         .join(samples, sample_counts(holding))
         .where(samples.c.ts > instant(not_before))
-        .distinct(holding.c.id)
+        .ext(distinct_on(holding.c.id))
         .order_by(holding.c.id, samples.c.ts.desc(), samples.c.epoch_id.desc())
     ).all()
 
@@ -265,7 +266,7 @@ def newest_power(
             Node.cluster_id == cluster_id, Placement.valid_to.is_(None),
             samples.c.ts > instant(not_before), samples.c.ts <= instant(now),
         )
-        .distinct(samples.c.device_id)
+        .ext(distinct_on(samples.c.device_id))
         .order_by(samples.c.device_id, samples.c.ts.desc())
     ).all()  # fmt: skip
 
@@ -290,7 +291,7 @@ def newest_reports(
         select(Run.id, HookCounter)
         .join(HookCounter, _reports(now))
         .where(Run.id.in_(run_ids))
-        .distinct(*key)
+        .ext(distinct_on(*key))
         .order_by(*key, HookCounter.sequence.desc())
     )
     found: dict[int, list[HookCounter]] = {}
@@ -315,6 +316,6 @@ def reports_by_minute(
             Run.id == run_id,
             HookCounter.received_at > instant(start), HookCounter.received_at <= instant(end),
         )
-        .distinct(*process, minute)
+        .ext(distinct_on(*process, minute))
         .order_by(*process, minute, HookCounter.sequence.desc())
     ).all()  # fmt: skip
