@@ -106,7 +106,9 @@ def read_job_v1(root: Path, job: Path) -> Reading:
     )
 
 
-def _by_job(root: Path, pattern: str, read: Callable[[Path, Path], Reading]) -> dict[int | None, Reading]:
+def _by_job(
+    root: Path, pattern: str, read: Callable[[Path, Path], Reading]
+) -> dict[int | None, Reading]:
     jobs: dict[int | None, Reading] = {}
     for folder in root.glob(pattern):
         match = _JOB_FOLDER.fullmatch(folder.name)

@@ -1,0 +1,174 @@
+"""The socket that training processes write to, which anybody on the node may write to."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flopwatch.wire import AttributedReport, Report, encode_report
+from flopwatch_agent.reports import MOST_BYTES, MOST_BYTES_OF_USER, ReportBook, ReportSocket
+
+
+def report(boot: str = "b1", sequence: int = 1, **fields: Any) -> Report:
+    values: dict[str, Any] = {
+        "rank": 0, "world_size": 1, "device_name": "NVIDIA H100 80GB HBM3", "device_uuid": "GPU-1",
+        "train_flops": {"bfloat16": 1e15}, "forward_only_flops": {}, "train_seconds": 2.0,
+        "elapsed_seconds": 3.0, "steps": 10,
+    }  # fmt: skip
+    return Report(boot, sequence, **(values | fields))
+
+
+def book(job_of: Callable[[int], int | None] = lambda _: 18) -> ReportBook:
+    return ReportBook(job_of, lambda: 1000.0)
+
+
+def test_only_the_newest_report_of_each_process_is_sent_and_only_once() -> None:
+    reports = book()
+    for sequence in (1, 3, 2):
+        reports.add(encode_report(report(sequence=sequence)), 7, 1001)
+    reports.add(encode_report(report(boot="b2")), 8, 1001)
+    taken = reports.take()
+    assert [(each.pid, each.report.sequence) for each in taken] == [(7, 3), (8, 1)]
+    assert taken[0] == AttributedReport(report(sequence=3), 7, 1001, 18, 1000.0)
+    reports.add(encode_report(report(sequence=3)), 7, 1001)
+    assert reports.take() == []
+
+
+def test_a_last_report_of_a_process_that_is_gone_keeps_its_job() -> None:
+    jobs: dict[int, int] = {7: 18}
+    reports = book(jobs.get)
+    reports.add(encode_report(report(sequence=1)), 7, 1001)
+    jobs.clear()
+    reports.add(encode_report(report(sequence=2)), 7, 1001)
+    reports.add(encode_report(report(boot="another")), 7, 1001)
+    assert [each.job_id for each in reports.take()] == [18, None]
+
+
+SPOILT: list[dict[str, Any]] = [
+    {"sequence": 1.5},
+    {"steps": True},
+    {"rank": 2**60},
+    {"boot": "x" * 300},
+    {"boot": "a\x00b"},
+    {"device_uuid": "\ud800"},
+    {"device_uuid": {"a": 1}},
+    {"reason": ["no"]},
+    {"device_name": "H100\nERROR forged"},
+    {"train_flops": {"a\x1b[2J": 1.0}},
+    {"phase_seconds": {f"p{number}": 1.0 for number in range(100)}},
+    {"train_flops": {"bfloat16": 1e40}},
+    {"version": 99},
+]
+
+
+@pytest.mark.parametrize("fields", SPOILT, ids=str)
+def test_a_report_that_would_spoil_a_batch_is_refused(fields: dict[str, Any]) -> None:
+    good = json.loads(encode_report(report()))
+    reports = book()
+    reports.add(json.dumps(good | fields).encode(), 7, 1001)
+    assert reports.take() == []
+
+
+@pytest.mark.parametrize("datagram", [b"", b"\xff\xfe", b"[]", b"{}", b"[" * 8000, b"x" * 8193])
+def test_a_datagram_that_is_no_report_is_refused(datagram: bytes) -> None:
+    reports = book()
+    reports.add(datagram, 7, 1001)
+    assert reports.take() == []
+
+
+def test_integers_too_large_for_other_decoders_become_floats() -> None:
+    reports = book()
+    reports.add(encode_report(report(train_flops={"bfloat16": 10**25})), 7, 1001)
+    (taken,) = reports.take()
+    assert json.dumps(taken.report.train_flops) == '{"bfloat16": 1e+25}'
+
+
+def test_refusals_are_logged_once_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
+    reports = book()
+    for _ in range(1000):
+        reports.add(b"{", 7, 1001)
+    reports.complain()
+    reports.complain()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("1000 reports refused")
+
+
+def test_a_flood_costs_its_sender_and_not_the_other_users() -> None:
+    reports = book()
+    big = report(phase_seconds={"p" * 200 + str(number): 1.0 for number in range(20)})
+    for pid in range(2000):
+        reports.add(encode_report(big), pid, 666)
+    reports.add(encode_report(report()), 5000, 1001)
+    taken = reports.take()
+    flood = sum(len(encode_report(each.report)) for each in taken if each.uid == 666)
+    assert MOST_BYTES_OF_USER * 0.95 < flood <= MOST_BYTES_OF_USER
+    assert [each.pid for each in taken if each.uid == 1001] == [5000]
+
+
+def test_many_users_together_are_bounded_too() -> None:
+    reports = book()
+    big = report(phase_seconds={"p" * 200 + str(number): 1.0 for number in range(20)})
+    for uid in range(10):
+        for pid in range(300):
+            reports.add(encode_report(big), uid * 1000 + pid, uid)
+    assert sum(len(encode_report(each.report)) for each in reports.take()) <= MOST_BYTES
+
+
+def test_the_kernel_says_who_sent_a_report_whatever_the_report_says(tmp_path: Path) -> None:
+    path = tmp_path / "run/hook.sock"
+    reports = book({os.getpid(): 18}.get)
+    ReportSocket(path, reports).start()
+    assert path.stat().st_mode & 0o777 == 0o666
+    assert path.parent.stat().st_mode & 0o777 == 0o755
+    script = (
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); os.setuid(65534)\n"
+        "s.sendto(sys.argv[2].encode(), sys.argv[1]); print(os.getpid())"
+    )
+    message = encode_report(report(boot="nobody")).decode()
+    os.chmod(tmp_path, 0o755)
+    child = subprocess.run(
+        [sys.executable, "-c", script, str(_reachable(path)), message],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+        own.sendto(encode_report(report(boot="root")), str(path))
+    taken = {each.report.boot: each for each in _wait_for(reports, 2)}
+    assert (taken["nobody"].uid, taken["nobody"].pid) == (65534, int(child.stdout))
+    assert taken["nobody"].job_id is None
+    assert (taken["root"].pid, taken["root"].job_id) == (os.getpid(), 18)
+
+
+def test_a_restarted_agent_takes_over_the_socket_of_the_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "hook.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(path))
+    reports = book()
+    ReportSocket(path, reports).start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+        own.sendto(encode_report(report()), str(path))
+    assert len(_wait_for(reports, 1)) == 1
+
+
+def _reachable(path: Path) -> Path:
+    """Let another user walk to the socket: pytest closes its temporary folders to all others."""
+    for folder in path.parents:
+        if folder.stat().st_mode & 0o001 == 0:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    return path
+
+
+def _wait_for(reports: ReportBook, count: int) -> list[AttributedReport]:
+    taken: list[AttributedReport] = []
+    deadline, pause = time.monotonic() + 10, threading.Event()
+    while len(taken) < count and time.monotonic() < deadline:
+        taken += reports.take()
+        pause.wait(0.01)
+    return taken
