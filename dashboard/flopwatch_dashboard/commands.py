@@ -2,16 +2,18 @@
 
 import ipaddress
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
 import uvicorn
-from flopwatch.gpus import PeakTable
 from pydantic import ValidationError
 
+from flopwatch.gpus import PeakTable
 from flopwatch_dashboard.app import create
 from flopwatch_dashboard.local import LocalHouse
 from flopwatch_server.database.embedded import EmbeddedPostgres, EmbeddedPostgresError
@@ -100,7 +102,14 @@ def _open(settings: Settings) -> Iterator[Database]:
             postgres.stop()
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends the server like Ctrl-C does: children and database are shut down in order."""
+    raise SystemExit(0)
+
+
 def _serve(settings: Settings, database: Database) -> None:
+    # uvicorn shuts down by itself and then gives the signal to this handler.
+    signal.signal(signal.SIGTERM, _end)
     house = House(database, settings, PeakTable.load(settings.gpu_peaks))
     print(f"Flopwatch is on http://{settings.host}:{settings.port}/", flush=True)
     uvicorn.run(

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from flopwatch_server.access import tokens
+from flopwatch_server.children import die_with_owner
 from flopwatch_server.clock import utc_now
 from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet.clusters import ensure_cluster
@@ -100,4 +101,8 @@ class LocalHouse:
         command = shutil.which("flopwatch", path=str(Path(sys.executable).parent))
         if command is None:
             raise FileNotFoundError(f"no flopwatch command beside {sys.executable}")
-        return subprocess.Popen([command, *arguments], stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [command, *arguments],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_owner(signal.SIGTERM),
+        )

@@ -6,7 +6,6 @@ The child asks the kernel for SIGINT when its owner dies, so even after kill -9 
 shuts down cleanly.
 """
 
-import ctypes
 import fcntl
 import hashlib
 import importlib.util
@@ -24,7 +23,8 @@ from typing import IO
 
 import psycopg
 
-_PR_SET_PDEATHSIG = 1
+from flopwatch_server.children import die_with_owner
+
 _USER = "flopwatch"
 _DATABASE = "flopwatch"
 _SETTINGS = {
@@ -38,7 +38,6 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class EmbeddedPostgresError(RuntimeError):
@@ -212,18 +211,12 @@ class EmbeddedPostgres:
         command = [str(self.binaries / "postgres"), "-D", str(self._data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
-        owner = os.getpid()
-
-        def die_with_owner() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
-            if os.getppid() != owner:  # it died before the call above
-                os._exit(1)
-
         while True:
             with (self.folder / "postgres.log").open("ab") as log:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                    start_new_session=True, preexec_fn=die_with_owner, user=self._user, group=self._group,
+                    start_new_session=True, preexec_fn=die_with_owner(signal.SIGINT),
+                    user=self._user, group=self._group,
                 )  # fmt: skip
             if self._wait_ready(deadline):
                 return
