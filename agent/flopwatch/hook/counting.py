@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
         """The custom autograd function whose forward runs now, without gradients; else None."""
         if not self._training or torch.is_grad_enabled():
             return None
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             # Reading f_locals keeps a frame's tensors alive, so it is done for likely frames only.

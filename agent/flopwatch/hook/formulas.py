@@ -107,19 +107,23 @@ def _attention(heads_first: bool) -> Formula:
     return products
 
 
-def _encoder_layer(arguments: Arguments, _: Any) -> list[Product]:
-    """The fused nn.TransformerEncoderLayer, which runs in evaluation only."""
-    source = arguments["src"]
-    if source.is_nested:
-        raise UncountableError("fused encoder layer on a nested tensor has no formula")
-    batch, length, width = source.shape
-    names = ("qkv_weight", "proj_weight", "ffn_weight_1", "ffn_weight_2")
-    products = [
-        Product(2 * batch * length * arguments[name].numel(), ((source,), (arguments[name],)))
-        for name in names
-    ]
-    attention = 2 * batch * length * length * width
-    return [*products, *[Product(attention, ((source,), (source,)))] * 2]
+def _fused_layer(inputs: tuple[str, ...], *feed_forward: str) -> Formula:
+    """Self-attention with its projections in one operator, which runs in evaluation only."""
+
+    def products(arguments: Arguments, _: Any) -> list[Product]:
+        source = arguments[inputs[0]]
+        if source.is_nested or any(arguments[name].shape != source.shape for name in inputs):
+            raise UncountableError("fused attention on unlike or nested inputs has no formula")
+        batch, length, width = source.shape
+        weights = [arguments[name] for name in ("qkv_weight", "proj_weight", *feed_forward)]
+        scores = values = Product(2 * batch * length * length * width, ((source,), (source,)))
+        linear = [
+            Product(2 * batch * length * weight.numel(), ((source,), (weight,)))
+            for weight in weights
+        ]
+        return [*linear, scores, values]
+
+    return products
 
 
 FORMULAS: dict[str, Formula] = {
@@ -149,7 +153,8 @@ FORMULAS: dict[str, Formula] = {
     "_scaled_dot_product_attention_math_for_mps": _attention(heads_first=True),
     "_flash_attention_forward": _attention(heads_first=False),
     "_efficient_attention_forward": _attention(heads_first=False),
-    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "_native_multi_head_attention": _fused_layer(("query", "key", "value")),
+    "_transformer_encoder_layer_fwd": _fused_layer(("src",), "ffn_weight_1", "ffn_weight_2"),
 }
 """Formulas of aten operators by name, without the underscore of in-place variants."""
 

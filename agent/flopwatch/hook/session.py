@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,8 +31,9 @@ class Status:
 class Session:
     """One process's counters from its first call of Flopwatch on. FLOPs are by dtype."""
 
-    def __init__(self) -> None:
-        self.clock = Clock()
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self.clock = Clock(now)
         self._transport = Transport()
         self._boot = secrets.token_hex(8)
         self._sequence = 0
@@ -43,7 +44,7 @@ class Session:
         self._window_forwards = 0
         self._problem: str | None = None
         self._device: tuple[str, str | None] | None = None
-        self._next_report = time.monotonic() + REPORT_PERIOD_SECONDS * _own_phase()
+        self._next_report = now() + REPORT_PERIOD_SECONDS * _own_phase()
         self.is_watching = False
         self.has_seen_training = False
         self.step_events = 0
@@ -116,7 +117,7 @@ class Session:
 
     def report_if_due(self) -> None:
         """Send a report if the last one is a second old."""
-        now = time.monotonic()
+        now = self._now()
         if now >= self._next_report:
             self._next_report = now + REPORT_PERIOD_SECONDS
             self._send()
