@@ -22,6 +22,10 @@ _OPENING = 1_767_225_600  # 2026-01-01: job ids count the short cycles since the
 _SEATS_PER_BLOCK = 16
 _IDS_PER_BLOCK = 100_000_000
 _GOLDEN = 0.618033988749895
+_UIDS = {
+    user: 20_001 + number
+    for number, user in enumerate(sorted({user for one in CAST for user, _ in one.people}))
+}
 _EXIT_CODES = {"COMPLETED": "0:0", "FAILED": "1:0", "OUT_OF_MEMORY": "0:125",
                "TIMEOUT": "0:0", "CANCELLED": "0:15"}  # fmt: skip
 
@@ -197,7 +201,7 @@ def _job(seat: Seat, turn: int) -> Job:
         name=random.choice(character.names),
         user=user,
         account=account,
-        uid=20_000 + sum(user.encode()),
+        uid=_UIDS[user],
         places=seat.places,
         submitted_at=submitted_at,
         listed_at=listed_at,

@@ -33,7 +33,7 @@ class Sender:
         self._sleep = sleep
         self._told_until = _interval_end(clock()) - INTERVAL_SECONDS
         self._waiting = _windows(self._told_until - history_seconds, self._told_until)
-        self._fed_at = float("-inf")
+        self._fed_at: float | None = None
         self._reachable = True
 
     def run(self) -> None:
@@ -85,9 +85,12 @@ class Sender:
 
     def _feed_if_due(self) -> None:
         now = self._clock()
-        if now - self._fed_at < FEED_PERIOD_SECONDS:
+        if self._fed_at is None:
+            ended_since = now - self._history_seconds
+        elif now - self._fed_at >= FEED_PERIOD_SECONDS:
+            ended_since = self._fed_at
+        else:
             return
-        ended_since = max(self._fed_at - FEED_PERIOD_SECONDS, now - self._history_seconds)
         self._doors.send_feed(self._cluster.feed_lines(now, ended_since))
         self._fed_at = now
 
