@@ -49,7 +49,7 @@ def count_on_fakes(model: torch.nn.Module, training: bool, args: Any, kwargs: An
 
     The count has a problem if the pass depends on data, or the model can't be copied.
     """
-    counter = ForwardCounter(training)
+    counter = ForwardCounter(training, on_fakes=True)
     model = _unwrapped(model)
     hook = _foreign_hook(model)
     if hook is not None:

@@ -58,7 +58,8 @@ class Count:
 class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
     """While entered, counts the products of every operator that runs on this thread.
 
-    `training` says whether a backward pass will follow. Operators run as they would without it.
+    `training` says whether a backward pass will follow, `on_fakes` whether the pass itself runs on
+    fake tensors. Operators run as they would without the counter.
     """
 
     supports_higher_order_operators = True
@@ -68,10 +69,11 @@ class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
         """False: PyTorch would else import its compiler, for seconds, at the first operator."""
         return False
 
-    def __init__(self, training: bool) -> None:
+    def __init__(self, training: bool, on_fakes: bool = False) -> None:
         super().__init__()
         self.count = Count()
         self._training = training
+        self._on_fakes = on_fakes
         self._inside_subclass = False
         self._carries_gradient: set[StorageWeakRef] = set()
 
@@ -89,6 +91,8 @@ class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if any(_is_wrapper(kind) for kind in types):
             return self._run_subclass(func, args, kwargs)
+        if self._inside_subclass and FakeTensor in types:
+            return func(*args, **kwargs)  # DTensor works out the global shape of a result
         operator = _operator(func)
         if operator.is_composite:
             with self:
@@ -103,6 +107,9 @@ class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
         NotImplemented, on the second visit, is what hands the call to the subclass with this mode
         still active.
         """
+        if self._on_fakes:
+            self.count.fail("the compiled model has parameters of a tensor subclass")
+            return func(*args, **kwargs)
         inner = list(_inner_tensors(tree_iter((args, kwargs)), self._needs_gradient))
         if self._inside_subclass:
             self._carry(inner)
