@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from socket import gethostname
 
@@ -38,7 +39,7 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         read_token(settings.token_file)
-        agent = Agent(settings, stop)
+        agent = Agent(settings, time.time, stop.wait)
     except (OSError, ValueError) as error:
         print(f"flopwatch agent: {error}", file=sys.stderr)
         return 2

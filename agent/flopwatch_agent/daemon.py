@@ -5,9 +5,8 @@ threads of their own, so that one that hangs costs its own figures only.
 """
 
 import logging
-import threading
-import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -56,14 +55,18 @@ class Settings:
 class Agent:
     """One node's agent."""
 
-    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+    def __init__(
+        self, settings: Settings, now: Callable[[], float], wait: Callable[[float], bool]
+    ) -> None:
+        """`now` is the wall clock; `wait` sleeps so many seconds, and says True to end it all."""
         self._settings = settings
+        self._now = now
         self._spool = Spool(settings.spool)
-        self._epoch = EpochCounter(settings.spool, settings.proc, time.time)
+        self._epoch = EpochCounter(settings.spool, settings.proc, now)
         connection = Connection(settings.server, settings.token_file)
         self._shipper = Shipper(self._spool, connection, uniform)
         self._writer = Writer(self._spool, self._shipper)
-        self._ticker = Ticker(time.time, stop.wait)
+        self._ticker = Ticker(now, wait)
         self._inventory = Inventory(Driver(), collectors.load())
         self._host = HostLane(
             host.HostCollector(settings.proc, settings.cgroup, settings.slurmd_name)
@@ -71,9 +74,7 @@ class Agent:
         self._states = MetricStates()
         proc, slurmd_name = settings.proc, settings.slurmd_name
         self._processes = ProcessEvidence(lambda pid: process.owner_of(proc, pid, slurmd_name))
-        self._reports = ReportBook(
-            lambda pid: process.proven_job(proc, pid, slurmd_name), time.time
-        )
+        self._reports = ReportBook(lambda pid: process.proven_job(proc, pid, slurmd_name), now)
         self._booted_at = host.boot_time(proc)
         self._closed: list[tuple[Key, Interval]] = []
         self._gaps: list[Gap] = []
@@ -115,7 +116,7 @@ class Agent:
 
     def _assemble(self) -> None:
         """Put what was learnt since the last batch into the next one."""
-        now = time.time()
+        now = self._now()
         lost = self._spool.take_gaps()
         if lost:
             self._states.forget()

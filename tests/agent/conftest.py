@@ -4,11 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from flopwatch_agent import collectors
+from flopwatch_agent.collectors import Value
 from flopwatch_agent.collectors.driver import Driver
 from flopwatch_agent.inventory import Inventory, Key
 from flopwatch_agent.sampler import Interval
-
 from tests.lab.fake_nvml import FakeDriver
 
 START = 1_700_000_000  # a multiple of ten
@@ -34,7 +35,7 @@ class Bench:
             after(offset)
         return closed
 
-    def values(self, gpu: int | str, closed: list[tuple[Key, Interval]]) -> dict[str, float | str]:
+    def values(self, gpu: int | str, closed: list[tuple[Key, Interval]]) -> dict[str, Value]:
         """The figures of the last interval of one device."""
         uuid = self.driver.uuid(gpu)
         return [interval.values for key, interval in closed if key[0] == uuid][-1]

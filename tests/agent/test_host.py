@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from flopwatch.wire import HostUsage
 from flopwatch_agent.collectors.host import HostCollector, boot_time, read_node
 

@@ -3,12 +3,12 @@
 import threading
 
 import pytest
+
 from flopwatch.metrics import COLUMNS
 from flopwatch_agent.inventory import Inventory
 from flopwatch_agent.lanes import Lane
 from flopwatch_agent.sampler import Interval
 from flopwatch_agent.states import MetricStates
-
 from tests.agent.conftest import START, Bench
 
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from flopwatch_agent.ownership import ProcessEvidence, cgroup, environ, prolog, prolog_evidence
 from flopwatch_agent.ownership.process import ProcessOwner, owner_of, proven_job
 

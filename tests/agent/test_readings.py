@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
+
 from flopwatch.metrics import COLUMNS
 from flopwatch_agent import collectors
 from flopwatch_agent.collectors.driver import Driver
 from flopwatch_agent.inventory import Inventory
-
 from tests.agent.conftest import START, Bench
 from tests.lab.fake_nvml import FakeDriver
 

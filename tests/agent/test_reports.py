@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from flopwatch.wire import AttributedReport, Report, encode_report
 from flopwatch_agent.reports import MOST_BYTES, MOST_BYTES_OF_USER, ReportBook, ReportSocket
 

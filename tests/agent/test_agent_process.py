@@ -1,0 +1,247 @@
+"""The agent as it runs on a node: a real process, a real socket, disk and HTTP server."""
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch.wire import encode_report, split_batch
+from tests.agent.test_reports import report
+from tests.lab.fake_nvml import FakeDriver
+
+TOKEN = "fpn_secret"
+
+
+class IngestServer:
+    """A server that takes every batch with the right token, and may be down for a while."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[dict[str, Any], list[list[float]]]] = []
+        self.refused = 0
+        self.is_up = False
+        self.port = 0
+        self.up()
+
+    def up(self) -> None:
+        server = self
+        server.is_up = True
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                if not server.is_up:
+                    self.close_connection = True
+                    return
+                body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
+                good = (
+                    self.path == "/api/v1/ingest"
+                    and self.headers["Authorization"] == f"Bearer {TOKEN}"
+                    and self.headers["Content-Type"] == "application/vnd.flopwatch.batch"
+                )
+                if good:
+                    server.batches.append(_decoded(body))
+                else:
+                    server.refused += 1
+                self.send_response(200 if good else 401)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Keep the test's output clean."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_port
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def down(self) -> None:
+        """Close the door: from now on connections are refused, and live ones are cut."""
+        self.is_up = False
+        self._http.shutdown()
+        self._http.server_close()
+
+    def sample_keys(self) -> list[tuple[str, int, int]]:
+        """(UUID, epoch, time) of every sample that arrived."""
+        return [
+            (header["devices"][device]["uuid"], header["epoch"]["number"], ts)
+            for header, _ in self.batches
+            for device, ts in zip(
+                header["samples"]["device"], header["samples"]["time"], strict=True
+            )
+        ]
+
+
+def _decoded(body: bytes) -> tuple[dict[str, Any], list[list[float]]]:
+    head, block = split_batch(body)
+    header: dict[str, Any] = json.loads(head)
+    width = len(header["samples"]["columns"])
+    flat = array("f", bytes(block)).tolist()
+    return header, [flat[start : start + width] for start in range(0, len(flat), width)]
+
+
+class AgentProcess:
+    """`flopwatch agent` with everything of its own below one folder."""
+
+    def __init__(self, folder: Path, port: int, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = os.environ | environment
+        token = folder / "token"
+        token.write_text(TOKEN)
+        token.chmod(0o600)
+        self.arguments = [
+            str(Path(sys.executable).with_name("flopwatch")), "agent",
+            "--server", f"http://127.0.0.1:{port}", "--token-file", str(token),
+            "--node", "n1", "--spool", str(folder / "spool"),
+            "--socket", str(folder / "hook.sock"), "--prolog-dir", str(folder / "jobs"),
+        ]  # fmt: skip
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.arguments, env=self.environment, stderr=subprocess.PIPE, text=True
+        )
+
+    def end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.communicate(timeout=20)
+        return self.process.returncode
+
+    @property
+    def spooled(self) -> int:
+        return len(list((self.folder / "spool").glob("*.batch")))
+
+
+@pytest.fixture
+def server() -> Iterator[IngestServer]:
+    made = IngestServer()
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def agents() -> Iterator[list[AgentProcess]]:
+    """Agents that a test started; those still running are ended after it."""
+    started: list[AgentProcess] = []
+    yield started
+    for agent in started:
+        if agent.process is not None and agent.process.poll() is None:
+            agent.end(signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        pause.wait(0.05)
+
+
+def test_figures_arrive_as_the_driver_tells_them_and_no_outage_or_kill_loses_any(
+    tmp_path: Path, server: IngestServer, agents: list[AgentProcess]
+) -> None:
+    driver = FakeDriver(tmp_path)
+    told = {"tensor_active": 0.42, "sm_active": 0.9, "dram_active": 0.61, "power_watts": 512.0}
+    for gpu in range(8):
+        driver.set(gpu, **(told | {"tensor_active": 0.1 * gpu}))
+    environment = os.environ | {"SLURM_JOB_ID": "77"}
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as job:
+        driver.processes(5, [job.pid])
+        driver.write()
+        agent = AgentProcess(tmp_path, server.port, driver.environment())
+        agents.append(agent)
+        agent.start()
+        wait_until((tmp_path / "hook.sock").exists)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hook:
+            hook.sendto(encode_report(report(boot="hook")), str(tmp_path / "hook.sock"))
+        wait_until(lambda: bool(server.sample_keys()))
+        _assert_first_batch(server, driver, told, job.pid)
+
+        server.down()
+        wait_until(lambda: agent.spooled > 0)
+        agent.end(signal.SIGKILL)
+        first_epoch = server.sample_keys()[0][1]
+        agent.start()
+        server.up()
+        wait_until(lambda: any(epoch > first_epoch for _, epoch, _ in server.sample_keys()))
+        assert agent.end(signal.SIGTERM) == 0
+        job.terminate()
+    assert agent.spooled == 0
+    keys = server.sample_keys()
+    assert len(keys) == len(set(keys))
+    first_life = sorted({ts for _, epoch, ts in keys if epoch == first_epoch})
+    assert first_life == list(range(first_life[0], first_life[-1] + 10, 10))
+    assert len(first_life) >= 2
+    assert len([key for key in keys if key[1] == first_epoch]) == 8 * len(first_life)
+    assert server.refused == 0
+
+
+def _assert_first_batch(
+    server: IngestServer, driver: FakeDriver, told: dict[str, float], pid: int
+) -> None:
+    header, rows = next(batch for batch in server.batches if batch[1])
+    devices = header["devices"]
+    assert [device["uuid"] for device in devices] == [driver.uuid(gpu) for gpu in range(8)]
+    assert [device["minor"] for device in devices] == [4, 5, 6, 7, 0, 1, 2, 3]
+    assert {device["model"] for device in devices} == {"NVIDIA H100 80GB HBM3"}
+    assert header["samples"]["device"] == list(range(8))
+    assert len({ts % 10 for ts in header["samples"]["time"]}) == 1
+    columns = header["samples"]["columns"]
+    for gpu, row in enumerate(rows):
+        figures = dict(zip(columns, row, strict=True))
+        assert figures["tensor_active"] == pytest.approx(0.1 * gpu, abs=1e-6)
+        assert figures["sm_active"] == pytest.approx(told["sm_active"])
+        assert figures["dram_active"] == pytest.approx(told["dram_active"])
+        assert figures["energy_joules"] == pytest.approx(10 * told["power_watts"], rel=0.1)
+        assert figures["subsample_count"] >= 5
+    (evidence,) = header["evidence"]
+    assert (evidence["kind"], evidence["job_id"]) == ("environ", 77)
+    assert (evidence["device"], evidence["pid"]) == (5, pid)
+    reports = [each for batch, _ in server.batches for each in batch["reports"]]
+    assert [(each["report"]["boot"], each["pid"]) for each in reports] == [("hook", os.getpid())]
+
+
+def test_a_node_without_a_driver_still_tells_of_itself(
+    tmp_path: Path, server: IngestServer, agents: list[AgentProcess]
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/5").write_text("SLURM_JOB_ID=5\nSLURM_JOB_GPUS=0\nSLURM_JOB_UID=1001\n")
+    agent = AgentProcess(tmp_path, server.port, {"LD_LIBRARY_PATH": ""})
+    agents.append(agent)
+    agent.start()
+    wait_until(lambda: bool(server.batches))
+    header, rows = server.batches[0]
+    assert (header["node"], header["devices"], rows) == ("n1", [], [])
+    assert [(each["kind"], each["ordinals"]) for each in header["evidence"]] == [("prolog", [0])]
+    assert agent.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "server_url", "complaint"),
+    [
+        (0o644, "http://127.0.0.1:1", "others may read the token"),
+        (0o600, "127.0.0.1:1", "no http or https URL"),
+    ],
+)
+def test_what_can_never_work_is_refused_at_the_start(
+    tmp_path: Path, mode: int, server_url: str, complaint: str
+) -> None:
+    agent = AgentProcess(tmp_path, 1, {})
+    (tmp_path / "token").chmod(mode)
+    arguments = [server_url if "http:" in each else each for each in agent.arguments]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=30)
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,127 @@
+"""The whole agent in one process, its time moved by the test: what it puts into the spool."""
+
+import gzip
+import json
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch.wire import split_batch
+from flopwatch_agent.daemon import Agent, Settings
+from tests.agent.conftest import START
+from tests.lab.fake_nvml import FakeDriver
+
+
+@dataclass
+class Life:
+    """One run of the agent, from START + 0.5 on, with no server to take its batches."""
+
+    driver: FakeDriver
+    folder: Path
+    jumps: dict[int, float] = field(default_factory=dict)
+    events: dict[int, Callable[[], None]] = field(default_factory=dict)
+    now: float = START + 0.5
+    waits: int = 0
+
+    def run(self, waits: int) -> list[dict[str, Any]]:
+        """Let the agent live for so many ticks; the headers of its batches, in order."""
+        token = self.folder / "token"
+        token.touch(mode=0o600)
+        settings = Settings(
+            "http://127.0.0.1:9", token, "n1", self.folder / "spool", self.folder / "hook.sock",
+            Path("/proc"), Path("/sys/fs/cgroup"), self.folder / "jobs", None,
+        )  # fmt: skip
+
+        def wait(seconds: float) -> bool:
+            self.waits += 1
+            self.now += seconds + self.jumps.get(self.waits, 0.0)
+            self.events.get(self.waits, lambda: None)()
+            self.driver.clock = self.now
+            self.driver.write()
+            return self.waits > waits
+
+        Agent(settings, lambda: self.now, wait).run()
+        return [_header(path) for path in sorted((self.folder / "spool").glob("*.batch"))]
+
+
+def _header(path: Path) -> dict[str, Any]:
+    head, block = split_batch(gzip.decompress(path.read_bytes()))
+    header: dict[str, Any] = json.loads(head)
+    samples = header["samples"]
+    assert len(array("f", bytes(block))) == len(samples["time"]) * len(samples["columns"])
+    return header
+
+
+@pytest.fixture
+def life(driver: FakeDriver, tmp_path: Path) -> Life:
+    return Life(driver, tmp_path)
+
+
+def times(batch: dict[str, Any]) -> list[int]:
+    return [ts - START for ts in batch["samples"]["time"]]
+
+
+def gaps(batches: list[dict[str, Any]]) -> list[tuple[float, float, str, int | None]]:
+    return [
+        (gap["start"] - START, gap["end"] - START, gap["cause"], gap["device"])
+        for batch in batches
+        for gap in batch["gaps"]
+    ]
+
+
+def test_a_batch_is_made_for_each_interval_and_one_more_at_the_end(life: Life) -> None:
+    batches = life.run(35)
+    assert [times(batch) for batch in batches] == [[], [20, 20], [30, 30], []]
+    assert [len(batch["missing"]) for batch in batches] == [0, 48, 0, 0]
+    assert gaps(batches) == []
+    assert len({batch["epoch"]["number"] for batch in batches}) == 1
+
+
+def test_the_nodes_minute_comes_with_the_minute(life: Life) -> None:
+    minute = 60 - START % 60
+    batches = life.run(minute + 65)
+    usages = [usage for batch in batches for usage in batch["host"]]
+    assert [usage["time"] for usage in usages if usage["job_id"] is None] == [START + minute + 60]
+
+
+def test_a_stall_is_a_gap_and_never_idleness(life: Life) -> None:
+    life.jumps = {23: 40.0}  # stands still from second 22 to second 63
+    batches = life.run(35)
+    assert sorted({ts for batch in batches for ts in times(batch)}) == [20, 70]
+    stood_still = "no readings: the agent stood still, or the clock was put forward"
+    assert gaps(batches) == [
+        (30, 60, stood_still, None),
+        (20, 30, "only 2 readings", 0),
+        (20, 30, "only 2 readings", 1),
+    ]
+
+
+def test_a_clock_turned_back_begins_a_new_epoch_so_that_no_sample_has_a_twin(life: Life) -> None:
+    life.jumps = {35: -20.0}
+    batches = life.run(65)
+    seen = [(batch["epoch"]["number"], ts) for batch in batches for ts in set(times(batch))]
+    assert len(seen) == len(set(seen))
+    first, second = sorted({number for number, _ in seen})
+    assert [ts for number, ts in seen if number == first] == [20, 30]
+    assert [ts for number, ts in seen if number == second] == [30, 40]
+
+
+def test_a_lost_gpu_is_told_as_missing_and_the_other_goes_on(life: Life) -> None:
+    def lose() -> None:
+        life.driver.set(0, error="15", handle_error="15")
+
+    life.events = {20: lose}
+    batches = life.run(40)
+    assert [times(batch) for batch in batches] == [[], [20, 20], [30], [40], []]
+    changes = {(each["device"], each["reason"]) for each in batches[2]["missing"]}
+    assert changes == {(0, "absent"), (0, "stale")}
+    assert len(batches[2]["devices"]) == 2
+    power = [each for each in batches[2]["missing"] if each["metric"] == "power_watts"]
+    assert power == [
+        {"device": 0, "metric": "power_watts", "reason": "absent", "since": START + 20}
+    ]
+    assert gaps(batches) == []
