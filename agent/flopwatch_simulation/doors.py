@@ -48,6 +48,10 @@ class Doors:
         body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         self._post(FEED_PATH, self._feed_token, {"Content-Type": FEED_TYPE}, body.encode())
 
+    def close(self) -> None:
+        """Hang up; the next post opens a new connection, which no server has timed out."""
+        self._connection.close()
+
     def _post(self, path: str, token: str, headers: dict[str, str], body: bytes) -> None:
         headers = headers | {"Authorization": f"Bearer {token}"}
         try:
@@ -55,7 +59,7 @@ class Doors:
             answer = self._connection.getresponse()
             told = answer.read()
         except (OSError, HTTPException) as error:
-            self._connection.close()  # the next request opens a new one
+            self.close()
             raise Unreachable(f"{path}: {error or type(error).__name__}") from error
         if answer.status == 429 or answer.status >= 500:
             raise Unreachable(f"{path}: {answer.status} {answer.reason}")

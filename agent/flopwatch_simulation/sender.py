@@ -59,6 +59,8 @@ class Sender:
             self._say(False, f"the server does not answer, trying on: {problem}")
         else:
             self._say(True, "the server answers again")
+        finally:
+            self._doors.close()
 
     def _add_new_interval(self) -> None:
         """Put the time since the last turn on top; after an outage it grows into a window."""

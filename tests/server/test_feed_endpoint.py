@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from flopwatch_server.access import tokens
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.fleet.clusters import ensure_cluster
-from flopwatch_server.fleet.models import Node
+from flopwatch_server.fleet.models import Device, Node, Placement
 from flopwatch_server.house import House
 from flopwatch_server.jobs import feed_endpoints
 from flopwatch_server.jobs.models import Allocation, Run
@@ -119,6 +119,29 @@ def test_a_run_ends_with_the_state_and_time_that_are_told(sender: Sender) -> Non
     sender.post({**RUN, "state": "TIMEOUT", "ended_at": end.isoformat(), "exit_code": "0:15"})
     assert sender.rows(Run.state, Run.ended_at, Run.exit_code) == [("TIMEOUT", end, "0:15")]
     assert sender.rows(Allocation.valid_to) == [(end,), (end,)]
+
+
+def test_a_run_told_after_its_end_is_assumed_to_have_held_the_device_at_its_ordinal(
+    sender: Sender, house: House
+) -> None:
+    sender.post(NODE)
+    with house.database.session() as session:
+        node_id = session.scalars(select(Node.id)).one()
+        device = Device(
+            uuid="GPU-1", instance="", profile="", valid_from=NOW, model="NVIDIA H100 80GB HBM3"
+        )
+        session.add(device)
+        session.flush()
+        session.add(
+            Placement(
+                device_id=device.id, valid_from=NOW, node_id=node_id, minor=0, gres_ordinal=0,
+                ordinal_source="minor order",
+            )
+        )  # fmt: skip
+        device_id = device.id
+    sender.post({**RUN, "state": "COMPLETED", "ended_at": "2026-03-12T08:30:00Z"})
+    held = sender.rows(Allocation.gres_ordinal, Allocation.device_id, Allocation.confidence)
+    assert set(held) == {(0, device_id, "assumed"), (1, None, "unknown")}
 
 
 def test_hostile_text_in_every_free_field_is_stored(sender: Sender) -> None:

@@ -141,14 +141,14 @@ def close_allocations(session: Session, cluster_id: int) -> None:
     )
 
 
-def unresolved(session: Session, cluster_id: int) -> Sequence[Allocation]:
-    """Open allocations of a known ordinal whose device is not known."""
+def unresolved(session: Session, cluster_id: int, since: datetime) -> Sequence[Allocation]:
+    """Allocations of a known ordinal, begun after `since`, whose device is not known."""
     return session.scalars(
         select(Allocation)
         .join(Node)
         .where(
             Node.cluster_id == cluster_id,
-            Allocation.valid_to.is_(None),
+            Allocation.valid_from >= since,
             Allocation.device_id.is_(None),
             Allocation.gres_ordinal.is_not(None),
         )

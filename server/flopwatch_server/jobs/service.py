@@ -1,7 +1,7 @@
 """Runs and allocations: what the scheduler says goes in, what a person may see comes out."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -22,6 +22,7 @@ from flopwatch_server.scheduler.records import (
 )
 
 Key = tuple[int, datetime]
+_RESOLVED_LATE = timedelta(days=35)  # longer than a run may last
 
 
 def find_run(
@@ -57,7 +58,7 @@ def apply_records(
         repository.mark_vanished(session, cluster_id, present, now)
     _allocate(session, cluster_id, jobs, ids, source)
     repository.close_allocations(session, cluster_id)
-    _resolve(session, cluster_id)
+    _resolve(session, cluster_id, now)
     repository.confirm_by_processes(session, cluster_id)
 
 
@@ -148,13 +149,18 @@ def _places(held: NodeGpus) -> list[tuple[int, int | None]]:
     return [(ordinal, ordinal) for ordinal in held.ordinals]
 
 
-def _resolve(session: Session, cluster_id: int) -> None:
-    """Give open allocations the device that sits at their ordinal, as far as that is known."""
-    waiting = repository.unresolved(session, cluster_id)
+def _resolve(session: Session, cluster_id: int, now: datetime) -> None:
+    """Give allocations the device that sits at their ordinal, as far as that is known.
+
+    A run may be told when it is over already, or before its nodes' agents have ever reported; that
+    the device sat there then is only assumed.
+    """
+    waiting = repository.unresolved(session, cluster_id, now - _RESOLVED_LATE)
     devices = fleet.current_devices(session, {allocation.node_id for allocation in waiting})
     for allocation in waiting:
-        found = devices.get((allocation.node_id, allocation.gres_ordinal))
+        ordinal = allocation.gres_ordinal
+        found = None if ordinal is None else devices.get((allocation.node_id, ordinal))
         if found is not None:
             allocation.device_id, _ = found
-            allocation.confidence = "likely"
+            allocation.confidence = "likely" if allocation.valid_to is None else "assumed"
     session.flush()
