@@ -51,10 +51,10 @@ SPARK_POINTS = 30
 _MEANS = ("sm_active", "tensor_active", "dram_active", "power_watts")
 _RUN_SORTS: dict[str, ColumnElement[Any]] = {
     "job_id": Run.raw_job_id.expression,
-    "name": Run.name.expression,
-    "user": Run.user_name.expression,
-    "account": Run.account.expression,
-    "partition": Run.partition.expression,
+    "name": func.lower(Run.name),
+    "user": func.lower(Run.user_name),
+    "account": func.lower(Run.account),
+    "partition": func.lower(Run.partition),
     "state": Run.state.expression,
     "submitted_at": Run.submitted_at.expression,
     "started_at": Run.started_at.expression,
@@ -161,7 +161,8 @@ def rows(
 
 def _order(key: ColumnElement[Any], descending: bool) -> list[ColumnElement[Any]]:
     """Unknown last either way; the newest run first among equals."""
-    return [(key.desc() if descending else key.asc()).nulls_last(), Run.id.desc()]
+    ordered = key.desc() if descending else key.asc()
+    return [ordered.nulls_last(), Run.submitted_at.desc(), Run.id.desc()]
 
 
 def _in_order(query: Select[Any], key: ColumnElement[Any], descending: bool) -> Select[Any]:
