@@ -17,7 +17,6 @@ from flopwatch_server.house import House, NotFound
 from flopwatch_server.telemetry.writer import IngestWriter
 from flopwatch_server.work.runner import Runner
 from flopwatch_server.work.schedule import periodic_tasks
-from flopwatch_server.work.tasks import Context
 
 _EVERY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
@@ -55,9 +54,7 @@ def create_app(house: House) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     house: House = app.state.house
     app.state.writer = writer = IngestWriter(house)
-    runner = Runner(
-        periodic_tasks(house.settings), Context(house.database, house.settings, house.clock)
-    )
+    runner = Runner(periodic_tasks(house.settings), house)
     writer.start()
     runner.start()
     try:

@@ -1,12 +1,12 @@
 """Periodic work: every task gets its turns, whatever the others do."""
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select
 
-from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.jobs.models import Run
 from flopwatch_server.scheduler.models import SchedulerSource
@@ -18,7 +18,7 @@ from flopwatch_server.scheduler.records import (
 )
 from flopwatch_server.work.poll import SlurmPoll
 from flopwatch_server.work.runner import Runner, run_once
-from flopwatch_server.work.tasks import Context, Task
+from flopwatch_server.work.tasks import Task
 
 T0 = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 
@@ -27,17 +27,16 @@ def test_a_task_that_fails_gets_its_next_turn_and_stops_no_other(house: House) -
     turns: list[str] = []
     enough = threading.Event()
 
-    def fails(context: Context) -> None:
+    def fails(house: House) -> None:
         turns.append("fails")
         if turns.count("fails") >= 3 and turns.count("works") >= 3:
             enough.set()
         raise RuntimeError("the task's own fault")
 
-    def works(context: Context) -> None:
+    def works(house: House) -> None:
         turns.append("works")
 
-    context = Context(house.database, house.settings, house.clock)
-    runner = Runner([Task("fails", 0.01, fails), Task("works", 0.01, works)], context)
+    runner = Runner([Task("fails", 0.01, fails), Task("works", 0.01, works)], house)
     runner.start()
     try:
         assert enough.wait(30)
@@ -45,25 +44,24 @@ def test_a_task_that_fails_gets_its_next_turn_and_stops_no_other(house: House) -
         runner.stop()
 
 
-def test_two_servers_on_one_database_do_not_do_the_same_work_at_once(database: Database) -> None:
+def test_two_servers_on_one_database_do_not_do_the_same_work_at_once(house: House) -> None:
     inside = threading.Event()
     leave = threading.Event()
     results: list[bool] = []
 
-    def slow(context: Context) -> None:
+    def slow(house: House) -> None:
         inside.set()
         leave.wait(30)
 
     task = Task("slow", 1, slow)
-    context = Context(database, None, lambda: T0)  # type: ignore[arg-type]
-    first = threading.Thread(target=lambda: results.append(run_once(task, context)))
+    first = threading.Thread(target=lambda: results.append(run_once(task, house)))
     first.start()
     assert inside.wait(30)
-    assert run_once(task, context) is False
+    assert run_once(task, house) is False
     leave.set()
     first.join()
     assert results == [True]
-    assert run_once(task, context) is True
+    assert run_once(task, house) is True
 
 
 class ToldSlurm:
@@ -103,12 +101,12 @@ JOB = JobRecord(
 class Poll:
     """A poll whose clock a test moves."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, house: House) -> None:
         self.now = T0
         self.slurm = ToldSlurm()
-        self.context = Context(database, None, lambda: self.now)  # type: ignore[arg-type]
+        self.house = replace(house, clock=lambda: self.now)
         self.tasks = SlurmPoll("granite", self.slurm)
-        self.database = database
+        self.database = house.database
 
     def source(self) -> SchedulerSource:
         with self.database.session() as session:
@@ -116,26 +114,26 @@ class Poll:
 
 
 @pytest.fixture
-def poll(database: Database) -> Poll:
-    return Poll(database)
+def poll(house: House) -> Poll:
+    return Poll(house)
 
 
 def test_gpus_are_asked_for_until_slurm_tells_and_never_again(poll: Poll) -> None:
     poll.slurm.jobs = [JOB]
-    poll.tasks.read_queue(poll.context)
+    poll.tasks.read_queue(poll.house)
     poll.slurm.held = {5: (NodeGpus("g1", 1, (3,)),)}
-    poll.tasks.read_queue(poll.context)
-    poll.tasks.read_queue(poll.context)
+    poll.tasks.read_queue(poll.house)
+    poll.tasks.read_queue(poll.house)
     assert poll.slurm.asked == [5, 5]
 
 
 def test_a_silent_slurm_is_noted_since_its_first_failure_and_loses_no_run(poll: Poll) -> None:
     poll.slurm.jobs = [JOB]
-    poll.tasks.read_queue(poll.context)
+    poll.tasks.read_queue(poll.house)
     poll.slurm.down = True
     for minute in (1, 2):
         poll.now = T0 + timedelta(minutes=minute)
-        poll.tasks.read_queue(poll.context)
+        poll.tasks.read_queue(poll.house)
     source = poll.source()
     assert source.error == "squeue: connection refused"
     assert source.error_since == T0 + timedelta(minutes=1)
@@ -144,20 +142,20 @@ def test_a_silent_slurm_is_noted_since_its_first_failure_and_loses_no_run(poll: 
         run = session.scalars(select(Run)).one()
         assert (run.state, run.vanished_at, run.ended_at) == ("RUNNING", None, None)
     poll.slurm.down = False
-    poll.tasks.read_queue(poll.context)
+    poll.tasks.read_queue(poll.house)
     assert poll.source().error is None
 
 
 def test_windows_of_accounting_overlap_by_ten_minutes(poll: Poll) -> None:
-    poll.tasks.close_runs(poll.context)
+    poll.tasks.close_runs(poll.house)
     poll.now = T0 + timedelta(minutes=1)
-    poll.tasks.close_runs(poll.context)
+    poll.tasks.close_runs(poll.house)
     assert poll.slurm.windows == [T0 - timedelta(hours=24), T0 - timedelta(minutes=10)]
 
 
 def test_a_run_is_closed_once_however_often_accounting_tells_it(poll: Poll) -> None:
     poll.slurm.jobs = [JOB]
-    poll.tasks.read_queue(poll.context)
+    poll.tasks.read_queue(poll.house)
     poll.slurm.jobs = []
     poll.now = T0 + timedelta(minutes=3)
     poll.slurm.closed = [
@@ -166,8 +164,8 @@ def test_a_run_is_closed_once_however_often_accounting_tells_it(poll: Poll) -> N
             display_id="5", started_at=T0, ended_at=T0 + timedelta(minutes=2),
         )
     ]  # fmt: skip
-    poll.tasks.close_runs(poll.context)
-    poll.tasks.close_runs(poll.context)
+    poll.tasks.close_runs(poll.house)
+    poll.tasks.close_runs(poll.house)
     with poll.database.session() as session:
         run = session.scalars(select(Run)).one()
         assert (run.state, run.ended_at) == ("TIMEOUT", T0 + timedelta(minutes=2))

@@ -1,4 +1,4 @@
-"""Nodes as the scheduler knows them. An agent that reports first makes the same row."""
+"""Nodes by name, whoever names them first: the scheduler or an agent."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,9 +6,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from flopwatch_server.database.text import storable
 from flopwatch_server.fleet.models import Node
-from flopwatch_server.scheduler.records import NodeRecord
 
 
 def ensure_nodes(session: Session, cluster_id: int, names: Iterable[str]) -> dict[str, int]:
@@ -35,18 +33,3 @@ def _ids(session: Session, cluster_id: int, names: Sequence[str]) -> dict[str, i
     for node_id, _, aliases in rows:
         found |= dict.fromkeys(aliases, node_id)
     return found | {name: node_id for node_id, name, _ in rows}
-
-
-def apply_node_records(session: Session, cluster_id: int, records: Sequence[NodeRecord]) -> None:
-    """Bring nodes up to what the scheduler says of them now."""
-    ids = ensure_nodes(session, cluster_id, (record.name for record in records))
-    nodes = {
-        node.id: node for node in session.scalars(select(Node).where(Node.id.in_(ids.values())))
-    }
-    for record in records:
-        node = nodes[ids[record.name]]
-        node.scheduler_state = record.state
-        node.scheduler_reason = storable(record.reason) or None
-        node.gpu_count = record.gpu_count
-        node.partitions = list(record.partitions)
-    session.flush()

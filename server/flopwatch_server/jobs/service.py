@@ -8,11 +8,12 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.text import storable
-from flopwatch_server.fleet import nodes as fleet_nodes
 from flopwatch_server.fleet import service as fleet
+from flopwatch_server.fleet.nodes import ensure_nodes
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
 from flopwatch_server.jobs.schemas import RunView
+from flopwatch_server.scheduler.nodes import apply_node_records
 from flopwatch_server.scheduler.records import (
     PENDING_STATES,
     RUNNING_STATES,
@@ -50,7 +51,7 @@ def apply_records(
     With `complete`, `jobs` holds every pending and running job: a run that is missing has left the
     queue. It stays open, with its allocations ended at `now`, until its end is told: no guess.
     """
-    fleet_nodes.apply_node_records(session, cluster_id, nodes)
+    apply_node_records(session, cluster_id, nodes)
     repository.upsert_runs(session, [_run_row(cluster_id, job) for job in _newest(jobs)])
     ids = repository.run_ids(session, cluster_id, (_key(job) for job in jobs))
     if complete:
@@ -121,7 +122,7 @@ def _allocate(
 ) -> None:
     holding = [job for job in jobs if job.gpus and job.started_at is not None]
     names = {held.node for job in holding for held in job.gpus or ()}
-    node_ids = fleet_nodes.ensure_nodes(session, cluster_id, names)
+    node_ids = ensure_nodes(session, cluster_id, names)
     rows = [
         {
             "run_id": ids[_key(job)],

@@ -32,6 +32,7 @@ from sqlalchemy.orm import Session
 from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.fleet.models import Device
+from flopwatch_server.house import House
 from flopwatch_server.settings import Thresholds
 from flopwatch_server.telemetry.models import (
     MAX_COLUMNS,
@@ -41,7 +42,6 @@ from flopwatch_server.telemetry.models import (
     device_minutes,
     samples,
 )
-from flopwatch_server.work.tasks import Context
 
 SAMPLES_PER_MINUTE = 60 // SAMPLE_PERIOD_SECONDS
 _MINUTE = timedelta(minutes=1)
@@ -50,12 +50,12 @@ _LOCK = 0x6D696E75
 Mark = tuple[int, datetime]
 
 
-def recompute_minutes(context: Context) -> None:
+def recompute_minutes(house: House) -> None:
     """Bring `device_minutes` up to date with the samples; returns when no mark is left."""
-    statement = _upsert(context.settings.thresholds)
+    statement = _upsert(house.settings.thresholds)
     marks: Sequence[Mark] | None = None
     while marks is None or marks:
-        with context.database.session() as session:
+        with house.database.session() as session:
             session.connection(execution_options={"isolation_level": "READ COMMITTED"})
             session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
             marks = _take_marks(session)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
 from flopwatch_server.scheduler import sources
 from flopwatch_server.scheduler.records import JobRecord, Scheduler, SchedulerError
-from flopwatch_server.work.tasks import Context
 
 log = logging.getLogger(__name__)
 SOURCE = "slurm"
@@ -24,47 +24,47 @@ class SlurmPoll:
         self._cluster = cluster
         self._scheduler = scheduler
 
-    def read_queue(self, context: Context) -> None:
+    def read_queue(self, house: House) -> None:
         """Bring pending and running jobs, their GPUs and the nodes up to date."""
-        self._noting(context, self._read_queue)
+        self._noting(house, self._read_queue)
 
-    def close_runs(self, context: Context) -> None:
+    def close_runs(self, house: House) -> None:
         """Close runs that accounting says have ended. The windows overlap: slurmdbd may lag."""
-        self._noting(context, self._close_runs)
+        self._noting(house, self._close_runs)
 
-    def _noting(self, context: Context, turn: Callable[[Context, int], None]) -> None:
+    def _noting(self, house: House, turn: Callable[[House, int], None]) -> None:
         """Run one turn and keep for the pages whether the scheduler answered."""
-        with context.database.session() as session:
-            cluster_id = ensure_cluster(session, self._cluster, context.clock())
+        with house.database.session() as session:
+            cluster_id = ensure_cluster(session, self._cluster, house.clock())
         try:
-            turn(context, cluster_id)
+            turn(house, cluster_id)
         except SchedulerError as error:
             log.warning("cluster %s: %s", self._cluster, error)
-            with context.database.session() as session:
-                sources.failed(session, cluster_id, SOURCE, str(error), context.clock())
+            with house.database.session() as session:
+                sources.failed(session, cluster_id, SOURCE, str(error), house.clock())
         else:
-            with context.database.session() as session:
-                sources.succeeded(session, cluster_id, SOURCE, context.clock())
+            with house.database.session() as session:
+                sources.succeeded(session, cluster_id, SOURCE, house.clock())
 
-    def _read_queue(self, context: Context, cluster_id: int) -> None:
+    def _read_queue(self, house: House, cluster_id: int) -> None:
         queue = list(self._scheduler.queue())
         nodes = self._scheduler.nodes()
-        with context.database.session() as session:
+        with house.database.session() as session:
             starts = jobs.starts_without_gpus(session, cluster_id, queue)
         held = self._scheduler.gpus(starts) if starts else {}
         told = [replace(job, gpus=held.get(job.raw_job_id)) for job in queue]
-        with context.database.session() as session:
+        with house.database.session() as session:
             jobs.apply_records(
-                session, cluster_id, told, nodes, context.clock(), complete=True, source=SOURCE
+                session, cluster_id, told, nodes, house.clock(), complete=True, source=SOURCE
             )
 
-    def _close_runs(self, context: Context, cluster_id: int) -> None:
-        now = context.clock()
-        with context.database.session() as session:
+    def _close_runs(self, house: House, cluster_id: int) -> None:
+        now = house.clock()
+        with house.database.session() as session:
             closed_until = sources.closed_until(session, cluster_id, SOURCE)
         since = closed_until - _OVERLAP if closed_until else now - _FIRST_WINDOW
         ended = _only_ended(self._scheduler.ended(since), now)
-        with context.database.session() as session:
+        with house.database.session() as session:
             jobs.apply_records(session, cluster_id, ended, (), now, complete=False, source=SOURCE)
             sources.closed(session, cluster_id, SOURCE, now)
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import text
 
-from flopwatch_server.work.tasks import Context, Task
+from flopwatch_server.house import House
+from flopwatch_server.work.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +20,8 @@ log = logging.getLogger(__name__)
 class Runner:
     """The tasks as long as the server lives. A failing turn is logged and the next one comes."""
 
-    def __init__(self, tasks: Sequence[Task], context: Context) -> None:
-        self._context = context
+    def __init__(self, tasks: Sequence[Task], house: House) -> None:
+        self._house = house
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._loop, args=(task,), name=f"task {task.name}", daemon=True)
@@ -41,23 +42,23 @@ class Runner:
     def _loop(self, task: Task) -> None:
         while not self._stopping.is_set():
             try:
-                run_once(task, self._context)
+                run_once(task, self._house)
             except Exception:
                 log.exception("task %s failed; it runs again in %g s", task.name,
                               task.period_seconds)  # fmt: skip
             self._stopping.wait(task.period_seconds)
 
 
-def run_once(task: Task, context: Context) -> bool:
+def run_once(task: Task, house: House) -> bool:
     """Run one turn under the task's lock; False if another server holds it."""
     key = zlib.crc32(f"flopwatch task {task.name}".encode())
-    with context.database.engine.connect() as connection:
+    with house.database.engine.connect() as connection:
         taken = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key})
         connection.commit()
         if not taken:
             return False
         try:
-            task.function(context)
+            task.function(house)
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": key})
             connection.commit()

@@ -1,11 +1,12 @@
 """The list of everything that is done again and again."""
 
 from flopwatch_server.database import partitions
+from flopwatch_server.house import House
 from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.settings import Settings
 from flopwatch_server.telemetry.minutes import recompute_minutes
 from flopwatch_server.work.poll import SlurmPoll
-from flopwatch_server.work.tasks import Context, Task
+from flopwatch_server.work.tasks import Task
 
 _CLOSE_PERIOD_SECONDS = 60
 
@@ -25,7 +26,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
     return tasks
 
 
-def make_partitions(context: Context) -> None:
+def make_partitions(house: House) -> None:
     """Make the partitions of samples ahead of time."""
-    with context.database.session() as session:
-        partitions.ensure(session, context.clock())
+    with house.database.session() as session:
+        partitions.ensure(session, house.clock())

@@ -3,18 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flopwatch_server.clock import Clock
-from flopwatch_server.database.engine import Database
-from flopwatch_server.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a task may use."""
-
-    database: Database
-    settings: Settings
-    clock: Clock
+from flopwatch_server.house import House
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +12,4 @@ class Task:
 
     name: str
     period_seconds: float
-    function: Callable[[Context], None]
+    function: Callable[[House], None]
