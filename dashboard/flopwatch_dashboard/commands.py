@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 import uvicorn
-from pydantic import ValidationError
 
 from flopwatch.gpus import PeakTable
 from flopwatch_dashboard.app import create
@@ -20,7 +19,7 @@ from flopwatch_server.database.embedded import EmbeddedPostgres, EmbeddedPostgre
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.migrate import upgrade
 from flopwatch_server.house import House
-from flopwatch_server.settings import Settings
+from flopwatch_server.settings import Settings, SettingsError, load_settings
 
 KEEP_ALIVE_SECONDS = 75
 
@@ -58,13 +57,9 @@ def _run(
 def _settings(host: str | None, port: int | None) -> Settings:
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"FLOPWATCH_{'__'.join(map(str, item['loc'])).upper()}: {item['msg']}"
-            for item in error.errors()
-        )
-        sys.exit(f"bad settings: {problems}")
+        settings = load_settings(**given)
+    except SettingsError as error:
+        sys.exit(str(error))
     if settings.sign_in == "demo" and not _is_loopback(settings.host):
         sys.exit(
             f"without sign-in the server listens on this machine only, not on {settings.host}: "

@@ -15,7 +15,7 @@ from flopwatch_server.database.embedded import attach
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.migrate import upgrade
 from flopwatch_server.fleet.clusters import ensure_cluster
-from flopwatch_server.settings import Settings
+from flopwatch_server.settings import SettingsError, load_settings
 
 
 def token() -> None:
@@ -67,7 +67,10 @@ def _set_password(
 
 @contextmanager
 def _database() -> Iterator[Database]:
-    settings = Settings()
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        sys.exit(str(error))
     with attach(settings.database_url, settings.data_dir) as url:
         database = Database(url)
         upgrade(database)

@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -36,16 +36,38 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FLOPWATCH_", env_nested_delimiter="__")
 
-    database_url: str | None = Field(None, description="PostgreSQL 15+; none means embedded.")
+    database_url: str | None = Field(
+        default=None, description="PostgreSQL 15+; none means embedded."
+    )
     data_dir: Path = Field(default_factory=default_data_dir, description="Embedded database.")
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(8260, ge=0, le=65535, description="Port to listen on.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8260, ge=0, le=65535, description="Port to listen on.")
     sign_in: Literal["demo", "local"] = Field(
-        "demo", description="demo: no sign-in, loopback only; local: one admin with a password."
+        default="demo",
+        description="demo: no sign-in, loopback only; local: one admin with a password.",
     )
     slurm_cluster: str | None = Field(
-        None, description="Name of the cluster that this machine's squeue and sacct speak for."
+        default=None,
+        description="Name of the cluster that this machine's squeue and sacct speak for.",
     )
-    slurm_poll_seconds: float = Field(30, ge=10, le=600, description="Period of squeue.")
-    gpu_peaks: Path | None = Field(None, description="Site's own rows for the table of GPU peaks.")
+    slurm_poll_seconds: float = Field(default=30, ge=10, le=600, description="Period of squeue.")
+    gpu_peaks: Path | None = Field(
+        default=None, description="Site's own rows for the table of GPU peaks."
+    )
     thresholds: Thresholds = Thresholds()
+
+
+class SettingsError(ValueError):
+    """A setting can't be used; the text names its variable and what is wrong with it."""
+
+
+def load_settings(**given: Any) -> Settings:
+    """Settings from the environment, with what a command line gave in their place."""
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        problems = (
+            f"FLOPWATCH_{'__'.join(map(str, problem['loc'])).upper()}: {problem['msg']}"
+            for problem in error.errors()
+        )
+        raise SettingsError("; ".join(problems)) from error
