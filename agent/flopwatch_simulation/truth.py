@@ -8,7 +8,8 @@ from flopwatch_simulation.schedule import Job
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is so about one job at one time. Ratios are its long-run means over all its GPUs.
+    """What is so about one job at one time. Ratios are its long-run means over all its GPUs, 0
+    while it is pending.
 
     `mfu` is the train MFU of the ranks that report, None where none does.
     """
@@ -26,7 +27,8 @@ class Truth:
 def true_of(job: Job, state: str) -> Truth:
     """The truth about one job in this state."""
     character = job.character
-    loads = [character.load_of(rank) for rank in range(character.gpu_count)] if job.places else []
+    ranks = range(character.gpu_count) if state == "RUNNING" else ()
+    loads = [character.load_of(rank) for rank in ranks]
     paused = character.pause.seconds / character.pause.period if character.pause else 0.0
     gpus = len(loads) or 1
     return Truth(

@@ -1,0 +1,121 @@
+"""A real server, told by the simulation through its doors alone, shows what the ledger knows."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flopwatch_simulation.cluster import Cluster
+from flopwatch_simulation.truth import Truth
+from tests.lab.postgres import public_folder
+from tests.lab.processes import Process, Server, running, wait_for
+
+CLUSTER = "granite"
+SEED = 11
+GPUS = 48
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that has got the whole history."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(public_folder())
+        server = stack.enter_context(Server(folder))
+        stack.enter_context(running(_simulation(server, folder)))
+        wait_for(lambda: _history_is_in(server), "two hours of history", 60)
+        yield server
+
+
+@pytest.fixture
+def ledger() -> list[Truth]:
+    """What is so now."""
+    return Cluster(SEED).truth(time.time())
+
+
+def test_the_overview_counts_the_gpus_of_the_ledger(server: Server, ledger: list[Truth]) -> None:
+    held = [truth for truth in ledger if truth.state == "RUNNING"]
+    allocated = sum(truth.gpus for truth in held)
+
+    expected = {
+        "gpus": GPUS,
+        "allocated": allocated,
+        "free": GPUS - allocated,
+        "pending_jobs": len(ledger) - len(held),
+        "idle": sum(truth.idle_gpus for truth in held),
+    }
+
+    def agrees() -> bool:
+        overview = server.get("overview", cluster=CLUSTER)
+        return {**overview, **overview["gpus_now"]}.items() >= expected.items()
+
+    wait_for(agrees, "counts as in the ledger", 60)
+
+
+def test_every_running_job_shows_the_activity_and_mfu_of_the_ledger(
+    server: Server, ledger: list[Truth]
+) -> None:
+    mature = [truth for truth in ledger if _age(truth) > 1800]
+    assert len(mature) >= 4
+    rows = {row["job_id"]: row for row in server.get("jobs", cluster=CLUSTER)["rows"]}
+    for truth in mature:
+        row = rows[truth.job.display_id]
+        kind = truth.job.character.key
+        assert row["gpus"] == truth.gpus
+        assert row["tensor_active"] == pytest.approx(truth.tensor_active, abs=0.01), kind
+        assert row["sm_active"] == pytest.approx(truth.sm_active, abs=0.015), kind
+        assert (row["mfu"] is None) == (truth.mfu is None), kind
+        assert (row["mfu"] or 0) == pytest.approx(truth.mfu or 0, rel=0.01), kind
+        idle_hours = truth.idle_gpus * _age(truth) / 3600
+        assert row["idle_gpu_hours"] == pytest.approx(idle_hours, abs=0.1, rel=0.03), kind
+
+
+def test_a_running_job_is_covered_from_its_first_minute(
+    server: Server, ledger: list[Truth]
+) -> None:
+    for truth in ledger:
+        if _age(truth) > 1800:
+            found = server.get(f"jobs/{CLUSTER}/{truth.job.display_id}")
+            assert found["efficiency"]["coverage"] >= 0.98
+            assert len(found["devices"]) == truth.gpus
+            assert {device["confidence"] for device in found["devices"]} <= {"certain", "likely"}
+
+
+def test_a_job_that_was_over_before_the_server_knew_it_shows_what_it_got(server: Server) -> None:
+    now = time.time()
+    cluster = Cluster(SEED)
+    over = [
+        job
+        for job in cluster.jobs(now - 4500, now - 600)
+        if job.character.key == "short sweep" and job.state(now - 600) == job.end_state
+    ]
+    assert over
+    for job in over:
+        found: dict[str, Any] = server.get(f"jobs/{CLUSTER}/{job.display_id}")
+        assert found["run"]["state"] == job.end_state
+        assert found["efficiency"]["means"]["tensor_active"] == pytest.approx(0.12, abs=0.01)
+
+
+def _simulation(server: Server, folder: Path) -> Process:
+    return Process(
+        "simulate", "--server", server.url, "--seed", str(SEED),
+        "--node-token-file", server.token("node", CLUSTER),
+        "--feed-token-file", server.token("feed", CLUSTER),
+        log=folder / "simulation.log", environment={},
+    )  # fmt: skip
+
+
+def _history_is_in(server: Server) -> bool:
+    """Whether the oldest half hour, which is sent last, has become minutes."""
+    if not any(found["name"] == CLUSTER for found in server.get("clusters")):
+        return False
+    history = server.get("overview", cluster=CLUSTER)["history"]
+    half_an_hour = [one for one in history if time.time() - 7200 < one["time"] < time.time() - 5400]
+    return bool(half_an_hour) and all(one["active"] > 20 for one in half_an_hour)
+
+
+def _age(truth: Truth) -> float:
+    started_at = truth.job.started_at
+    return 0.0 if truth.state != "RUNNING" or started_at is None else time.time() - started_at
