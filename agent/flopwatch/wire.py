@@ -16,7 +16,6 @@ import json
 import sys
 from array import array
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 VERSION = 1
 BATCH_TYPE = "application/vnd.flopwatch.batch"
@@ -24,6 +23,8 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_DECODED_BYTES = 32 * 1024 * 1024
 MAX_REPORT_BYTES = 8192
 DEFAULT_SOCKET = "/run/flopwatch/hook.sock"
+_MOST_ENTRIES = 64
+_MOST_TEXT = 256
 
 
 @dataclass
@@ -216,29 +217,40 @@ def _refuse_constant(text: str) -> float:
 
 
 def _checked(report: Report) -> Report:
-    """Refuse what JSON allows and a report does not: wrong types, negative or endless numbers."""
-    numbers: dict[str, Any] = {
-        "sequence": report.sequence,
-        "rank": report.rank,
-        "world_size": report.world_size,
-        "train_seconds": report.train_seconds,
-        "elapsed_seconds": report.elapsed_seconds,
-        "steps": report.steps,
-        "dropped": report.dropped,
-    }
-    for table in ("train_flops", "forward_only_flops", "phase_seconds"):
-        entries = getattr(report, table)
-        if not isinstance(entries, dict):
-            raise ValueError(f"{table} is not a table")
-        numbers |= {f"{table}.{name}": value for name, value in entries.items()}
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name} is not a number")
-        if not 0 <= value < 1e30:
-            raise ValueError(f"{name} is out of range")
-    for name in ("boot", "device_name", "convention"):
-        if not isinstance(getattr(report, name), str):
-            raise ValueError(f"{name} is not text")
+    """Refuse what JSON allows and a report does not, so that no datagram can spoil a batch.
+
+    Every number ends up as the type that `Report` gives it: FLOPs may come as integers too large
+    for other decoders.
+    """
     if report.version != VERSION:
         raise ValueError(f"version {report.version} is not {VERSION}")
+    for name in ("sequence", "rank", "world_size", "steps", "dropped"):
+        value = getattr(report, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+            raise ValueError(f"{name} is no plain count")
+    for name in ("train_seconds", "elapsed_seconds"):
+        setattr(report, name, _amount(name, getattr(report, name)))
+    for name in ("train_flops", "forward_only_flops", "phase_seconds"):
+        table = getattr(report, name)
+        if not isinstance(table, dict) or len(table) > _MOST_ENTRIES:
+            raise ValueError(f"{name} is no table of {_MOST_ENTRIES} entries at most")
+        checked = {_text(name, key): _amount(f"{name}.{key}", table[key]) for key in table}
+        setattr(report, name, checked)
+    for name in ("boot", "device_name", "convention"):
+        _text(name, getattr(report, name))
+    for name in ("device_uuid", "reason"):
+        if getattr(report, name) is not None:
+            _text(name, getattr(report, name))
     return report
+
+
+def _amount(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
+        raise ValueError(f"{name} is no amount from 0 to 1e30")
+    return float(value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MOST_TEXT or not value.isprintable():
+        raise ValueError(f"{name} is no printable text of {_MOST_TEXT} characters at most")
+    return value

@@ -13,13 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISSOCK
 
-from flopwatch.wire import MAX_REPORT_BYTES, AttributedReport, Report, decode_report
+from flopwatch.wire import MAX_REPORT_BYTES, AttributedReport, decode_report
 
 _log = logging.getLogger(__name__)
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid (unix(7))
-_MOST_TEXT = 256
-_MOST_ENTRIES = 64
 _MOST_JOBS_REMEMBERED = 4096
 
 MOST_BYTES_OF_USER = 1 << 20
@@ -45,7 +43,7 @@ class ReportBook:
     def add(self, datagram: bytes, pid: int, uid: int) -> None:
         """Keep a report; one that is malformed or too much is only counted."""
         try:
-            report = _forwardable(decode_report(datagram))
+            report = decode_report(datagram)
         except ValueError as error:
             self._refuse(str(error))
             return
@@ -129,27 +127,3 @@ def _remember(memory: OrderedDict[_Sender, int | None] | OrderedDict[_Sender, in
     memory.move_to_end(sender)
     if len(memory) > _MOST_JOBS_REMEMBERED:
         memory.popitem(last=False)
-
-
-def _forwardable(report: Report) -> Report:
-    """Refuse what would spoil a whole batch at the server: odd texts, fractions of a step.
-
-    FLOPs may come as integers too large for other decoders: they become floats.
-    """
-    for name in ("sequence", "rank", "world_size", "steps", "dropped"):
-        value = getattr(report, name)
-        if not isinstance(value, int) or value >= 1 << 53:
-            raise ValueError(f"{name} is no plain integer")
-    texts = [report.boot, report.device_name, report.convention]
-    texts += [text for text in (report.device_uuid, report.reason) if text is not None]
-    for table in (report.train_flops, report.forward_only_flops, report.phase_seconds):
-        if len(table) > _MOST_ENTRIES:
-            raise ValueError("a table has too many entries")
-        texts += table
-        table.update({name: float(value) for name, value in table.items()})
-    for text in texts:
-        if not isinstance(text, str) or len(text) > _MOST_TEXT or not text.isprintable():
-            raise ValueError("a text is too long or not printable")
-    report.train_seconds = float(report.train_seconds)
-    report.elapsed_seconds = float(report.elapsed_seconds)
-    return report
