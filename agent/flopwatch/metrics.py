@@ -36,6 +36,7 @@ class Metric:
 
 
 # GPM's NVLink ids run receive first (60), transmit second (61), the reverse of its PCIe ids.
+# fmt: off
 METRICS: tuple[Metric, ...] = (
     Metric("engine_active", "Engine active", "ratio", 1.0,
            "Share of time in which the graphics or compute engine was busy.", 1001, 1),
@@ -80,6 +81,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("source_period", "Source period", "s", 3600.0,
            "Period of the source; what is finer than this is unknown."),
 )
+# fmt: on
 
 COLUMNS: tuple[str, ...] = tuple(metric.name for metric in METRICS)
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

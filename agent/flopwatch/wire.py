@@ -184,6 +184,11 @@ def encode_report(report: Report) -> bytes:
     return json.dumps(asdict(report), separators=(",", ":")).encode()
 
 
+def as_text(value: object) -> str:
+    """`value` as a report can carry it: one line of printable characters, cut to fit."""
+    return "".join(c if c.isprintable() else " " for c in str(value)[:_MOST_TEXT])
+
+
 def decode_report(datagram: bytes) -> Report:
     """Decode a datagram; raise ValueError that names what is wrong with it."""
     if len(datagram) > MAX_REPORT_BYTES:

@@ -10,6 +10,8 @@ step lies in no closed window and does not count either.
 import time
 from collections.abc import Callable
 
+from flopwatch.wire import as_text
+
 MAX_PHASES = 32
 """Distinct phase names that are reported; the time of further ones goes to "other"."""
 
@@ -52,7 +54,7 @@ class Clock:
     def enter_phase(self, name: str) -> None:
         """From now on time goes to this phase, until it is left; phases may nest."""
         self._book()
-        name = str(name)[:_MAX_NAME_CHARACTERS]
+        name = as_text(name)[:_MAX_NAME_CHARACTERS]
         known = name in self.phase_seconds or len(self.phase_seconds) < MAX_PHASES
         self._phases.append(name if known else "other")
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from flopwatch.hook.clock import Clock
 from flopwatch.hook.transport import Transport
-from flopwatch.wire import Report
+from flopwatch.wire import Report, as_text
 
 REPORT_PERIOD_SECONDS = 1.0
-_MAX_REASON_CHARACTERS = 500
 
 # Consecutive multiples of the golden ratio, modulo 1, are spread evenly: so are the ranks' reports.
 _GOLDEN_RATIO = 0.6180339887498949
@@ -66,13 +65,14 @@ class Session:
     def fail(self, reason: str) -> None:
         """There is no MFU any more; the first reason is the one that is reported."""
         if self._problem is None:
-            self._problem = reason[:_MAX_REASON_CHARACTERS]
+            self._problem = as_text(reason)
 
     def set_device(self, name: str, uuid: str | None) -> None:
         """Name the device that computes; one process may report one only."""
-        if self._device not in (None, (name, uuid)):
+        device = (as_text(name), uuid)
+        if self._device not in (None, device):
             self.fail("the watched models compute on several devices in one process")
-        self._device = (name, uuid)
+        self._device = device
 
     def add_training(self, flops_by_dtype: Mapping[str, float]) -> None:
         """Add a forward pass and the backward pass it implies to the open window."""
