@@ -56,6 +56,7 @@ class Load:
 
     @property
     def has_context(self) -> bool:
+        """Whether a process holds the GPU open."""
         return self.memory_mib > 0
 
 

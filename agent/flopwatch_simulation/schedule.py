@@ -73,6 +73,7 @@ class Job:
 
     @property
     def exit_code(self) -> str:
+        """Slurm's "code:signal" of its end."""
         return _EXIT_CODES[self.end_state]
 
     @property
@@ -140,6 +141,7 @@ class Seat:
 
     @property
     def character(self) -> Character:
+        """What kind of jobs it has."""
         return CAST[self.index]
 
     @property

@@ -10,6 +10,7 @@ from flopwatch_simulation.physics import INTERVAL_SECONDS
 
 FEED_PERIOD_SECONDS = 30
 RETRY_SECONDS = 1.0
+PATIENCE_SECONDS = 10.0
 MAX_WINDOW_SECONDS = 1800
 _LIVE_SECONDS = 60
 _HISTORY_REPORT_PERIOD = 60
@@ -34,7 +35,8 @@ class Sender:
         self._told_until = _interval_end(clock()) - INTERVAL_SECONDS
         self._waiting = _windows(self._told_until - history_seconds, self._told_until)
         self._fed_at: float | None = None
-        self._reachable = True
+        self._failing_since: float | None = None
+        self._complained = False
 
     def run(self) -> None:
         """Send for ever, every interval as it ends."""
@@ -56,9 +58,9 @@ class Sender:
                 if _interval_end(self._clock()) > self._told_until:
                     break
         except Unreachable as problem:
-            self._say(False, f"the server does not answer, trying on: {problem}")
+            self._note_failure(problem)
         else:
-            self._say(True, "the server answers again")
+            self._note_success()
         finally:
             self._doors.close()
 
@@ -68,7 +70,7 @@ class Sender:
         if end <= self._told_until:
             return
         start, self._told_until = self._told_until, end
-        if self._waiting and not self._reachable:
+        if self._waiting and self._failing_since is not None:
             before, until = self._waiting[-1]
             if until == start and end - before <= MAX_WINDOW_SECONDS:
                 self._waiting[-1] = (before, end)
@@ -96,10 +98,19 @@ class Sender:
         self._doors.send_feed(self._cluster.feed_lines(now, ended_since))
         self._fed_at = now
 
-    def _say(self, reachable: bool, message: str) -> None:
-        if reachable != self._reachable:
-            print(message, file=sys.stderr, flush=True)
-        self._reachable = reachable
+    def _note_failure(self, problem: Unreachable) -> None:
+        """Complain once, and only if it lasts: a server that is just starting is no trouble."""
+        now = self._clock()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._complained and now - self._failing_since >= PATIENCE_SECONDS:
+            print(f"the server does not answer, trying on: {problem}", file=sys.stderr, flush=True)
+            self._complained = True
+
+    def _note_success(self) -> None:
+        if self._complained:
+            print("the server answers again", file=sys.stderr, flush=True)
+        self._failing_since, self._complained = None, False
 
 
 def _interval_end(now: float) -> int:

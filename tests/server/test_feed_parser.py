@@ -2,14 +2,26 @@
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, Problem, parse
-from flopwatch_server.scheduler.records import JobRecord, NodeGpus, NodeRecord
+from flopwatch_server.scheduler.feed.lines import GpusLine, NodeLine, RunLine, SnapshotLine
+from flopwatch_server.scheduler.feed.parser import END_STATES
+from flopwatch_server.scheduler.records import (
+    PENDING_STATES,
+    RUNNING_STATES,
+    JobRecord,
+    NodeGpus,
+    NodeRecord,
+)
+
+DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "schedulers.md").read_text()
 
 NOW = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 RUN: dict[str, Any] = {
@@ -223,6 +235,27 @@ def test_a_body_without_a_line_is_refused(body: bytes) -> None:
 def test_a_line_that_is_no_utf8_is_refused() -> None:
     with pytest.raises(FeedError, match="line 1"):
         parse(b'{"kind":"node","name":"g\xff","state":"IDLE"}', NOW)
+
+
+def test_the_example_of_the_documentation_is_taken() -> None:
+    example = DOCUMENTATION.split("<<END\n")[1].split("END\n")[0]
+    body = example.replace("$(date +%s)", str(int(NOW.timestamp())))
+    snapshot = parse(body.encode(), NOW)
+    assert [(job.raw_job_id, job.gpu_count) for job in snapshot.jobs] == [
+        (481340, 2), (481352, 8), (481322, 1),
+    ]  # fmt: skip
+    assert (snapshot.complete, len(snapshot.nodes)) == (True, 1)
+
+
+@pytest.mark.parametrize("line", [RunLine, GpusLine, NodeLine, SnapshotLine])
+def test_the_documentation_names_every_field(line: type[msgspec.Struct]) -> None:
+    for field in msgspec.structs.fields(line):
+        assert f"`{field.name}`" in DOCUMENTATION
+
+
+def test_the_documentation_names_every_state() -> None:
+    for state in PENDING_STATES | RUNNING_STATES | END_STATES:
+        assert f"`{state}`" in DOCUMENTATION
 
 
 _anything = st.recursive(

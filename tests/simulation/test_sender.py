@@ -168,6 +168,21 @@ def test_what_an_ailing_server_did_not_take_is_sent_when_it_is_well(
     assert capsys.readouterr().err.count("trying on") == 1
 
 
+def test_a_server_that_is_just_starting_is_no_reason_to_complain(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    sender = sender_to(server.url, clock, history_seconds=60, nodes=1)
+    server.status = 503
+    for _ in range(9):
+        sender.turn()
+        clock.time += 1
+    server.status = 200
+    sender.turn()
+    assert _times(server)[-1] == NOON + 10
+    assert capsys.readouterr().err == ""
+
+
 def test_a_server_that_was_away_gets_everything_once_it_is_back() -> None:
     clock = Clock()
     first = Server()
