@@ -175,7 +175,7 @@ def test_a_query_gives_the_rows_that_match_all_of_it(
     world.run(102, start=None, name="gan", user_name="cy", account="bio", partition="debug",
               gpu_count=4)  # fmt: skip
     world.run(103, name="cpu", user_name="cy", account="chem", gpu_count=0)
-    found = page(world, **query)
+    found = page(world, ADMIN, **query)
     assert set(ids(found)) == expected
     assert found.total == len(expected)
 

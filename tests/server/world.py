@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
@@ -18,6 +18,7 @@ from flopwatch_server.telemetry.models import STATES, HookCounter, device_minute
 
 T0 = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 H100 = "NVIDIA H100 80GB HBM3"
+Thing = TypeVar("Thing")
 ADMIN = Principal("ada", "admin")
 _WORDS = {"A": "active", "L": "low", "I": "idle", "U": "unknown"}
 
@@ -38,7 +39,7 @@ class World:
         self.cluster = self.add(Cluster(name="granite", simulated=False, created_at=T0))
         ensure_days(self.session, [T0.date(), (T0 + timedelta(days=1)).date()])
 
-    def add(self, row: Any) -> Any:
+    def add(self, row: Thing) -> Thing:
         self.session.add(row)
         self.session.flush()
         return row
@@ -104,7 +105,7 @@ class World:
         self, device: Device, times: Iterable[datetime], epoch_id: int | None = None,
         **columns: float | None,
     ) -> None:  # fmt: skip
-        epoch = epoch_id or self.session.query(AgentEpoch.id).order_by(AgentEpoch.id).first()[0]
+        epoch = epoch_id or self.session.scalars(select(func.min(AgentEpoch.id))).one()
         for ts in times:
             self.session.execute(
                 insert(samples).values(device_id=device.id, epoch_id=epoch, ts=ts, **columns)
