@@ -1,0 +1,79 @@
+// The jobs grid: columns by width, rows anew in place, the order in the address.
+(() => {
+  "use strict";
+  // The narrowest window in which a column is shown; the look's breakpoints.
+  const FROM = {
+    job_id: 769, user: 769, gpus: 769, sm_active: 769, dram_active: 769, mfu: 769, elapsed: 769,
+    reason: 1100, spark: 1360, account: 1600, partition: 1800, power_watts: 1800,
+  };
+  const DEFAULT_SORT = "-idle_gpu_hours";
+  const ready = new WeakSet();
+  let filters = null;
+
+  const fit = (api) => {
+    for (const [column, width] of Object.entries(FROM)) api.setColumnsVisible([column], innerWidth >= width);
+    const height = innerWidth <= 768 ? 52 : 36;
+    if (api.getGridOption("rowHeight") !== height) api.setGridOption("rowHeight", height);
+  };
+
+  const sortInAddress = () => new URLSearchParams(location.search).get("sort") ?? DEFAULT_SORT;
+
+  const writeSort = (api) => {
+    const sorted = api.getColumnState().find((column) => column.sort);
+    if (!sorted) return;
+    const name = (sorted.sort === "desc" ? "-" : "") + sorted.colId;
+    if (name !== sortInAddress()) flopwatch.setQuery({ sort: name === DEFAULT_SORT ? "" : name });
+  };
+
+  // Back and forward change the address; the grid follows.
+  const readSort = (api) => {
+    const name = sortInAddress();
+    const colId = name.replace(/^-/, "");
+    const sort = name.startsWith("-") ? "desc" : "asc";
+    const now = api.getColumnState().find((column) => column.sort);
+    if (now?.colId === colId && now.sort === sort) return;
+    api.applyColumnState({ state: [{ colId, sort }], defaultState: { sort: null } });
+  };
+
+  const openRow = (event) => {
+    if (!event.data || event.event.target.closest("a")) return;
+    if (event.event.ctrlKey || event.event.metaKey) open(event.data.href, "_blank", "noopener");
+    else dash_clientside.set_props("url", { pathname: event.data.href, search: "" });
+  };
+
+  const takeOver = (api) => {
+    if (ready.has(api)) return;
+    ready.add(api);
+    fit(api);
+    const resized = () => (api.isDestroyed() ? removeEventListener("resize", resized) : fit(api));
+    addEventListener("resize", resized);
+    api.addEventListener("sortChanged", () => writeSort(api));
+    api.addEventListener("rowClicked", openRow);
+    api.addEventListener("cellKeyDown", (event) => event.event.key === "Enter" && openRow(event));
+  };
+
+  const filterText = () => {
+    const query = new URLSearchParams(location.search);
+    query.delete("sort");
+    return query.toString();
+  };
+
+  dash_clientside.flopwatch.gridReady = (_columns) => {
+    filters = filterText();
+    dash_ag_grid.getApiAsync("jobs-grid").then(takeOver);
+    return dash_clientside.no_update;
+  };
+
+  // Every tick reads the cached blocks again in place; other filters start from the top.
+  dash_clientside.flopwatch.refreshJobs = () => {
+    dash_ag_grid.getApiAsync("jobs-grid").then((api) => {
+      if (api.isDestroyed()) return;
+      readSort(api);
+      if (filterText() === filters) return api.refreshInfiniteCache();
+      filters = filterText();
+      api.ensureIndexVisible(0, "top");
+      api.purgeInfiniteCache();
+    });
+    return dash_clientside.no_update;
+  };
+})();

@@ -1,0 +1,97 @@
+// Figures come with names of colour tokens ("--accent"); here they get the values of the scheme.
+(() => {
+  "use strict";
+  const charts = {}; // by id: {tokens: [[path, name]], range, window, zoomed, ours}
+  flopwatch.charts = charts;
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const isToken = (value) => typeof value === "string" && value.startsWith("--");
+
+  // Data are long arrays of numbers; tokens never stand among them.
+  const isData = (node) => {
+    const first = Array.isArray(node) ? (Array.isArray(node[0]) ? node[0][0] : node[0]) : undefined;
+    return Array.isArray(node) && (first === null || (typeof first === "number" && !isToken(node[0]?.[1])));
+  };
+
+  const collect = (node, path, found) => {
+    if (isToken(node)) found.push([path, node]);
+    else if (node && typeof node === "object" && !isData(node))
+      for (const key of Object.keys(node)) collect(node[key], [...path, key], found);
+    return found;
+  };
+
+  const write = (root, tokens) => {
+    for (const [path, name] of tokens) {
+      const parent = path.slice(0, -1).reduce((node, key) => node?.[key], root);
+      if (parent) parent[path.at(-1)] = colour(name);
+    }
+  };
+
+  const drawn = (id, act, tries = 200) => {
+    const graph = document.getElementById(id)?.querySelector(".js-plotly-plot");
+    if (graph?._fullLayout) act(graph);
+    else if (tries > 0) setTimeout(() => drawn(id, act, tries - 1), 50);
+  };
+  flopwatch.drawn = drawn;
+
+  // A zoom of the reader's is told from our own changes of the range by the mark `ours`.
+  const watchZoom = (id, graph) => {
+    if (graph.flopwatchWatched) return;
+    graph.flopwatchWatched = true;
+    graph.on("plotly_relayout", (change) => {
+      const chart = charts[id];
+      if (chart.ours) return;
+      if ("xaxis.range[0]" in change || "xaxis.range" in change) chart.zoomed = true;
+    });
+    graph.on("plotly_doubleclick", () => flopwatch.resetZoom(id));
+  };
+
+  flopwatch.resetZoom = (id) => {
+    const chart = charts[id];
+    chart.zoomed = false;
+    drawn(id, (graph) => flopwatch.setRange(id, graph, chart.range));
+  };
+
+  flopwatch.setRange = (id, graph, range) => {
+    const chart = charts[id];
+    chart.range = range;
+    chart.ours = true;
+    return Plotly.relayout(graph, { "xaxis.range": [...range] }).finally(() => (chart.ours = false));
+  };
+
+  // Give the parts of a layout that came with a live message their colours, now and later.
+  flopwatch.paintLayout = (id, graph, parts) => {
+    const chart = charts[id];
+    const fresh = Object.keys(parts);
+    chart.tokens = chart.tokens.filter(([path]) => !(path[0] === "layout" && fresh.includes(path[1])));
+    const tokens = collect({ layout: parts }, [], []);
+    write({ layout: parts }, tokens);
+    chart.tokens.push(...tokens);
+    Object.assign(graph.layout, parts);
+  };
+
+  dash_clientside.flopwatch.paint = (figure) => {
+    if (!figure) return dash_clientside.no_update;
+    const id = dash_clientside.callback_context.outputs_list.id;
+    const painted = structuredClone(figure);
+    if (painted.layout.meta?.kind === "instrument") flopwatch.dressInstrument(painted);
+    const tokens = collect(painted, [], []);
+    write(painted, tokens);
+    const { range } = painted.layout.xaxis;
+    charts[id] = { tokens, range, window: painted.layout.meta?.window, zoomed: false, ours: false };
+    drawn(id, (graph) => {
+      watchZoom(id, graph);
+      flopwatch.fillGutter(id, graph);
+    });
+    return painted;
+  };
+
+  addEventListener("flopwatch-scheme", () => {
+    for (const [id, chart] of Object.entries(charts)) {
+      const graph = document.getElementById(id)?.querySelector(".js-plotly-plot");
+      if (!graph?._fullLayout) continue;
+      write(graph, chart.tokens);
+      Plotly.redraw(graph);
+    }
+  });
+})();

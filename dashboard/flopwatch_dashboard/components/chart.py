@@ -1,0 +1,50 @@
+"""Charts: a figure as a plain dict with token names in place of colours.
+
+The browser writes the colours (assets/js/paint.js), so that another scheme needs no request, and
+takes live points in (assets/js/live.js), so that a figure is never replaced under the reader.
+"""
+
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash.development.base_component import Component
+
+Figure = dict[str, Any]
+Message = dict[str, Any]
+"""New points for a figure on the screen; what they may be is said in assets/js/live.js."""
+
+_CONFIG = {
+    "displayModeBar": False,
+    "responsive": True,
+    "doubleClick": "reset",
+    "showAxisDragHandles": False,
+}
+
+
+def chart(name: str, figure: Figure, label: str) -> Component:
+    """A chart with what it needs to live: its figure, and a place for new points."""
+    height = figure["layout"]["height"]
+    return html.Div(
+        [
+            dcc.Store(id=f"{name}-figure", data=figure),
+            dcc.Store(id=f"{name}-live"),
+            dcc.Graph(id=name, config=_CONFIG, style={"height": f"{height}px"}),
+        ],
+        role="img",
+        style={"minHeight": f"{height}px", "minWidth": 0},
+        **{"aria-label": label},
+    )
+
+
+def connect_chart(app: Dash, name: str) -> None:
+    """Let the browser paint the chart `name` and add its new points."""
+    app.clientside_callback(
+        ClientsideFunction("flopwatch", "paint"),
+        Output(name, "figure"),
+        Input(f"{name}-figure", "data"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("flopwatch", "live"),
+        Input(f"{name}-live", "data"),
+        prevent_initial_call=True,
+    )

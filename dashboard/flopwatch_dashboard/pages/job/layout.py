@@ -1,0 +1,261 @@
+"""The job page: whose it is, the verdict, tiles, the instrument, MFU, the GPUs, data quality."""
+
+from datetime import datetime
+from typing import Any
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from flopwatch_dashboard.address import Place
+from flopwatch_dashboard.components import card, facts, icon, or_dash, state_bar, state_word
+from flopwatch_dashboard.components.chart import chart
+from flopwatch_dashboard.format import (
+    DASH,
+    age,
+    clock,
+    count,
+    full_time,
+    gpu_hours,
+    model_name,
+    percent,
+    plural,
+    slurm_elapsed,
+)
+from flopwatch_dashboard.freshness import freshness
+from flopwatch_dashboard.pages import Shown
+from flopwatch_dashboard.pages.job import figures, gpus, mfu_panel, tiles
+from flopwatch_dashboard.pages.job.data import WHOLE, WINDOWS, JobData, read
+from flopwatch_dashboard.pages.job.verdict import gap_text, verdict
+from flopwatch_dashboard.services import call
+from flopwatch_server.jobs.schemas import RunView
+
+_SHOWN_GAPS = 5
+
+
+async def show(place: Place) -> Shown:
+    """The whole page for an address. Raises NotFound."""
+    data = await call(read, place)
+    has_samples = data.series is not None and bool(data.series.devices)
+    content = [
+        html.Div(
+            [html.Div(head(data), id="job-head"), _copy_link()],
+            className="page-head",
+        ),
+        html.Section(verdict_card(data), id="job-verdict", className="card verdict"),
+    ]
+    if data.run.started_at is None:
+        content.append(card("Queue", html.Div(facts(_queue_facts(data.run, data.now)),
+                                              className="card-body")))  # fmt: skip
+    elif has_samples:
+        content += _measured(data)
+    ranges = tuple((name, label) for name, (label, _) in WINDOWS.items()) if has_samples else ()
+    if not data.is_live:
+        ranges = tuple(item for item in ranges if item[0] != "live")
+    return Shown(
+        html.Div([*content, dcc.Store(id="job-cursor", data=cursor(data))]),
+        freshness(data.newest_sample_at, data.now, live=data.is_live),
+        ranges,
+        WHOLE,
+    )
+
+
+def _measured(data: JobData) -> list[Component]:
+    return [
+        html.Div(tiles.job_tiles(data), id="job-tiles"),
+        _instrument_card(data),
+        html.Div(
+            [mfu_panel.mfu_card(data), html.Div(quality_card(data), id="job-quality")],
+            className="columns even",
+        ),
+        html.Div(gpus.gpu_card(data), id="job-gpus"),
+    ]
+
+
+def cursor(data: JobData) -> dict[str, Any]:
+    """What the browser shows. While all but `last` stay the same, only newer points are sent."""
+    found: dict[str, Any] = {
+        "window": data.window,
+        "is_live": data.is_live,
+        "state": data.run.state,
+    }
+    if data.series is None or not data.series.devices:
+        return found | {"waits": data.run.started_at is None}
+    return found | {
+        "last": data.series.times[-1] if data.series.times else data.series.end,
+        "step": data.series.step_seconds,
+        "places": [device.place for device in data.series.devices],
+        "has_mfu": data.mfu is not None,
+    }
+
+
+def moving_parts(data: JobData) -> dict[str, dict[str, Any]]:
+    """Properties of the parts that change while a job runs, by their id."""
+    children: dict[str, Any] = {"job-head": head(data), "job-verdict": verdict_card(data)}
+    messages: dict[str, Any] = {}
+    if data.series is not None and data.series.devices:
+        children |= {
+            "job-tiles": tiles.job_tiles(data),
+            "job-gaps": gap_list(data),
+            "job-quality": quality_card(data),
+            "job-gpus": gpus.gpu_card(data),
+        }
+        messages["job-instrument-live"] = figures.instrument_message(
+            data.series, gpus.power_limit(data), data.window
+        )
+        if data.mfu is not None:
+            children |= {"job-equation": mfu_panel.equation(data.mfu),
+                         "job-steps": mfu_panel.steps_line(data.mfu)}  # fmt: skip
+            messages["job-mfu-live"] = mfu_panel.mfu_message(data)
+    return {name: {"children": value} for name, value in children.items()} | {
+        name: {"data": value} for name, value in messages.items()
+    }
+
+
+def head(data: JobData) -> list[Component]:
+    """Name, id, state, and whose it is, on what, since when."""
+    run = data.run
+    word = run.state.replace("_", " ").capitalize()
+    state = "pending" if run.started_at is None else "ended" if run.ended_at else _state_now(data)
+    title = [
+        html.H1(run.name or f"Job {run.job_id}", tabIndex="-1"),
+        html.Span(run.job_id, className="mono note"),
+        state_word(state, word),
+    ]
+    return [
+        html.Div(title, className="job-title"),
+        html.Div([html.Span(part) for part in _head_facts(run, data.now)], className="job-facts"),
+    ]
+
+
+def _state_now(data: JobData) -> str:
+    now = data.efficiency.gpus_now
+    order = ("idle", "low", "active", "shared")
+    return next((state for state in order if getattr(now, state)), "unknown")
+
+
+def _head_facts(run: RunView, now: datetime) -> list[list[str | Component]]:
+    parts: list[list[str | Component]] = [[html.B(run.user), f", account {run.account or 'none'}"]]
+    if run.gpus:
+        model = f" × {model_name(run.gpu_model)}" if run.gpu_model else " GPUs"
+        where = f" on {', '.join(run.nodes[:2])}" if run.nodes else ""
+        more = f" and {len(run.nodes) - 2} more" if len(run.nodes) > 2 else ""
+        parts.append([html.B(f"{count(run.gpus)}{model}"), where + more])
+    if run.started_at is not None:
+        parts.append(["started ", _time(run.started_at, now)])
+        limit = f" of {slurm_elapsed(run.time_limit_seconds)} h" if run.time_limit_seconds else ""
+        parts.append([html.B(slurm_elapsed(run.elapsed_seconds)), limit or " h"])
+    if run.ended_at is not None:
+        parts.append(["ended ", _time(run.ended_at, now)])
+    qos = f", QOS {run.qos}" if run.qos else ""
+    parts.append([f"{run.partition}{qos}"])
+    if run.restarts:
+        parts.append([f"restarted {plural(run.restarts, 'time')}"])
+    return parts
+
+
+def _time(moment: datetime, now: datetime) -> Component:
+    return html.B(clock(moment, now), title=full_time(moment))
+
+
+def _copy_link() -> Component:
+    return html.Button(
+        [icon("link"), html.Span("Copy link", className="button-text")],
+        className="button", type="button", **{"data-action": "copy-link"},
+    )  # fmt: skip
+
+
+def verdict_card(data: JobData) -> list[Component]:
+    """The sentence, and how the GPU-hours divide."""
+    text = verdict(data.run, data.efficiency, data.idle, data.mfu, data.now)
+    sentence = html.P(text, className="sentence", **{"data-testid": "verdict"})
+    states = data.efficiency.state_seconds
+    if not states.total:
+        return [sentence]
+    so_far = "" if data.run.ended_at else " so far"
+    bar = html.Div(
+        [
+            html.Div(
+                [
+                    html.Span(f"{gpu_hours(states.total / 3600)} GPU-h{so_far}"),
+                    html.Span(f"coverage {percent(data.efficiency.coverage)}", className="note"),
+                ],
+                className="head",
+            ),
+            *state_bar(states.model_dump()),
+        ]
+    )
+    return [sentence, bar]
+
+
+def _queue_facts(run: RunView, now: datetime) -> list[tuple[str, str]]:
+    return [
+        ("Submitted", full_time(run.submitted_at)),
+        ("Waits for", age((now - run.submitted_at).total_seconds())),
+        ("Reason", run.reason or "none told"),
+        ("GPUs asked for", count(run.gpus)),
+        ("Time limit", slurm_elapsed(run.time_limit_seconds)),
+        ("Partition", run.partition),
+        ("QOS", run.qos or DASH),
+    ]
+
+
+def _instrument_card(data: JobData) -> Component:
+    assert data.series is not None
+    figure = figures.instrument(data.series, gpus.power_limit(data), data.window)
+    legend = html.Div(
+        [
+            html.Span([html.Span(className="swatch fill-idle"), "idle"]),
+            html.Span(["0", html.Span(className="ramp"), html.Span("100 %", id="ramp-top")]),
+            html.Span([html.Span(className="swatch gap"), "no data"]),
+        ],
+        className="strip-legend",
+    )
+    body = html.Div(
+        [gpus.gutter(data), chart("job-instrument", figure, "Tensor activity of each GPU, and "
+                                  "tensor, DRAM, SM and power over time. The table of GPUs below "
+                                  "holds the same figures as numbers.")],
+        className="instrument",
+    )  # fmt: skip
+    return card(
+        "GPUs over time", legend, body,
+        html.Div(gap_list(data), id="job-gaps", className="event-list"),
+        note=f"{age(data.series.step_seconds)} means; band: lowest and highest GPU",
+        aside=html.Button("Reset zoom", className="button plain", type="button",
+                          **{"data-action": "reset-zoom"}),
+        name="instrument-card",
+    )  # fmt: skip
+
+
+def gap_list(data: JobData) -> list[Component]:
+    """The gaps in words, newest first."""
+    gaps = list(reversed(data.series.gaps)) if data.series else []
+    lines = [html.Div(gap_text(gap.start, gap.end, gap.cause, data.now)) for gap in gaps]
+    more = len(gaps) - _SHOWN_GAPS
+    tail = [html.Div(f"and {plural(more, 'older gap')}")] if more > 0 else []
+    return [*lines[:_SHOWN_GAPS], *tail]
+
+
+def quality_card(data: JobData) -> Component:
+    """How far the figures can be trusted."""
+    largest = figures.largest_gap(data.series.gaps) if data.series else None
+    newest = data.newest_sample_at
+    missing = gpus.not_measured(data)
+    certain = sum(1 for device in data.devices if device.confidence == "certain")
+    unknown = sum(1 for device in data.devices if device.device_uuid is None)
+    held = plural(len(data.devices), "GPU")
+    pairs = [
+        ("Coverage", or_dash(percent(data.efficiency.coverage), "no minute is complete yet")),
+        ("Largest gap", _gap(largest.end - largest.start, largest.cause) if largest else "none"),
+        ("Newest sample", html.Span(f"{age((data.now - newest).total_seconds())} old",
+                                    title=full_time(newest)) if newest
+         else "older than 10 min, or none"),
+        ("GPUs", f"{certain} of {held} confirmed by processes"
+         + (f", {unknown} not matched to a device" if unknown else "")),
+        ("Attribution", ", ".join(sorted({device.source for device in data.devices})) or DASH),
+        ("Not measured", ", ".join(missing) if missing else "nothing"),
+    ]  # fmt: skip
+    return card("Data quality", html.Div(facts(pairs), className="card-body"))
+
+
+def _gap(seconds: float, cause: str | None) -> str:
+    return f"{age(seconds)}, {cause}" if cause else f"{age(seconds)}, cause unknown"

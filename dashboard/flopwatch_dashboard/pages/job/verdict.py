@@ -1,0 +1,119 @@
+"""One sentence that says whether a job uses its GPUs, from its figures alone.
+
+Thresholds: SM activity of 80 % or more is what NVIDIA's DCGM guide asks of effective use, under
+50 % is likely ineffective; "well used" also needs tensor activity of 50 % or MFU of 40 %. Under
+15 % is "low", as everywhere. Idle time counts from a tenth of what was allocated.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from flopwatch_dashboard.format import age, clock, gpu_hours, percent, plural
+from flopwatch_dashboard.words import gpus_in_words
+from flopwatch_server.efficiency.schemas import Efficiency, Mfu
+from flopwatch_server.jobs.schemas import AllocationView, RunView
+
+SM_WELL = 0.80
+SM_BUSY = 0.50
+SM_LOW = 0.15
+TENSOR_WELL = 0.50
+TENSOR_UNUSED = 0.02
+MFU_WELL = 0.40
+IDLE_SHARE = 0.10
+
+
+def verdict(
+    run: RunView, efficiency: Efficiency, idle: Sequence[AllocationView], mfu: Mfu | None,
+    now: datetime,
+) -> str:  # fmt: skip
+    """The sentence. `idle` are the GPUs that stand idle now."""
+    if run.started_at is None:
+        return _waiting(run, now)
+    sm = efficiency.means.get("sm_active")
+    if efficiency.state_seconds.total and not efficiency.coverage and sm is None:
+        return _without_samples(run, now)
+    if idle:
+        return _idle_now(run, efficiency, idle, now)
+    states = efficiency.state_seconds
+    known = states.total - states.unknown - states.shared
+    if known and states.idle / known >= IDLE_SHARE:
+        return (
+            f"The GPUs stood idle for {percent(states.idle / known)} of the time{_so_far(run)}: "
+            f"{gpu_hours(states.idle / 3600)} of {gpu_hours(states.total / 3600)} GPU-h."
+        )
+    if sm is None:
+        return "SM activity is not measured here, so how well the GPUs are used is unknown."
+    return _use(sm, efficiency.means.get("tensor_active"), mfu)
+
+
+def _waiting(run: RunView, now: datetime) -> str:
+    if run.ended_at is not None:
+        return f"The job never started: it was {run.state.replace('_', ' ').lower()}."
+    wish = f" for {plural(run.gpus, 'GPU')}" if run.gpus else ""
+    why = f"; the scheduler says {run.reason}" if run.reason and run.reason != "None" else ""
+    waited = age((now - run.submitted_at).total_seconds())
+    return f"The job has waited{wish} for {waited}{why}."
+
+
+def _without_samples(run: RunView, now: datetime) -> str:
+    nodes = ", ".join(run.nodes[:3]) + (" and others" if len(run.nodes) > 3 else "")
+    where = f" from {nodes}" if nodes else ""
+    if not run.gpus:
+        return "The job holds no GPU, so there is nothing to measure."
+    since = clock(run.started_at, now)
+    return f"No samples{where} since {since}: is an agent running there?"
+
+
+def _idle_now(
+    run: RunView, efficiency: Efficiency, idle: Sequence[AllocationView], now: datetime
+) -> str:
+    now_held = efficiency.gpus_now
+    held = now_held.active + now_held.low + now_held.idle + now_held.shared + now_held.unknown
+    which = gpus_in_words(len(idle), max(held, len(idle)))
+    since = [held.since for held in idle if held.since is not None]
+    long = f" for {age((now - min(since)).total_seconds())}" if since else ""
+    lost = efficiency.state_seconds.idle / 3600
+    price = (
+        f"; the job has lost {gpu_hours(lost)} GPU-h to idle GPUs so far" if lost >= 0.05 else ""
+    )
+    verb = "has" if len(idle) == 1 else "have"
+    return f"{which} {verb} been idle{long}{price}."
+
+
+def _use(sm: float, tensor: float | None, mfu: Mfu | None) -> str:
+    train = mfu.train_mfu if mfu else None
+    facts = [f"SM active {percent(sm)}"]
+    if tensor is not None:
+        facts.append(f"tensor active {percent(tensor)}")
+    if train is not None:
+        facts.append(f"MFU {percent(train)} while training")
+    numbers = ", ".join(facts)
+    if sm < SM_LOW:
+        return f"The job hardly uses its GPUs: {numbers}."
+    if sm >= SM_WELL and ((tensor or 0) >= TENSOR_WELL or (train or 0) >= MFU_WELL):
+        return f"The job uses its GPUs well: {numbers}."
+    if sm >= SM_BUSY and tensor is not None and tensor < TENSOR_UNUSED:
+        return f"The GPUs are busy, but their tensor cores are unused: {numbers}."
+    if sm < SM_BUSY:
+        return f"The GPUs work less than half of the time: {numbers}."
+    return f"The job uses part of what its GPUs can do: {numbers}."
+
+
+def _so_far(run: RunView) -> str:
+    return " so far" if run.ended_at is None else ""
+
+
+def outlier(values: Sequence[float | None], share: float = 0.10) -> float | None:
+    """The lowest of `values` if it is more than `share` below their median; else None."""
+    known = sorted(value for value in values if value is not None)
+    if len(known) < 3:
+        return None
+    median = known[len(known) // 2]
+    return known[0] if known[0] < (1 - share) * median else None
+
+
+def gap_text(start: int, end: int, cause: str | None, now: datetime) -> str:
+    """ "10:55 to 11:04: agent restart, 9 min without data"."""
+    first, last = (datetime.fromtimestamp(moment).astimezone() for moment in (start, end))
+    why = f"{cause}, " if cause else ""
+    return f"{clock(first, now)} to {clock(last, now)}: {why}{age(end - start)} without data"

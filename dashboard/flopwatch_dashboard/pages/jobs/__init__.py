@@ -1,0 +1,7 @@
+"""Jobs: which jobs, and how efficient?"""
+
+from flopwatch_dashboard.pages import Page
+from flopwatch_dashboard.pages.jobs.callbacks import connect
+from flopwatch_dashboard.pages.jobs.layout import show
+
+PAGE = Page("Jobs", "/jobs", show, connect, icon="list-tree", order=2)

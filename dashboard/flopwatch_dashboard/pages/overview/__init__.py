@@ -1,0 +1,7 @@
+"""Overview: how well is the cluster being used right now?"""
+
+from flopwatch_dashboard.pages import Page
+from flopwatch_dashboard.pages.overview.callbacks import connect
+from flopwatch_dashboard.pages.overview.layout import show
+
+PAGE = Page("Overview", "/", show, connect, icon="gauge", order=1)

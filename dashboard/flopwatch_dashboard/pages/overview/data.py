@@ -1,0 +1,38 @@
+"""What the overview reads."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from flopwatch_dashboard.address import Place
+from flopwatch_dashboard.services import Visit
+from flopwatch_server.efficiency import overview
+from flopwatch_server.efficiency.schemas import Overview
+
+WINDOWS = {"6h": 6, "24h": 24, "7d": 168}
+"""Time ranges by their name in the address, in hours."""
+
+DEFAULT_WINDOW = "24h"
+
+
+@dataclass(frozen=True)
+class OverviewData:
+    """The answer of the service, when it was given, and for which window."""
+
+    overview: Overview
+    now: datetime
+    window: str
+    sign_in: str
+
+
+def window_of(place: Place) -> str:
+    """The name of the window that the address asks for."""
+    name = place.address.query.get("range", DEFAULT_WINDOW)
+    return name if name in WINDOWS else DEFAULT_WINDOW
+
+
+def read(visit: Visit, cluster: str, window: str) -> OverviewData:
+    """The overview of one cluster over a window."""
+    found = overview.overview(
+        visit.session, visit.principal, cluster, visit.peaks, visit.now, WINDOWS[window]
+    )
+    return OverviewData(found, visit.now, window, visit.settings.sign_in)

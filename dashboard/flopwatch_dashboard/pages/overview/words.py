@@ -1,0 +1,77 @@
+"""The sentences of the overview, from its figures alone."""
+
+from datetime import datetime
+
+from dash import html
+from dash.development.base_component import Component
+
+from flopwatch_dashboard.format import age, clock, count, percent
+from flopwatch_dashboard.words import gpus_in_words
+from flopwatch_server.efficiency.schemas import JobRow, Overview, SourceStatus
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+ATTENTION_ROWS = 10
+"""The service tells no more jobs than this that need attention."""
+
+
+def number_word(number: int) -> str:
+    """ "six"; figures from eleven on."""
+    return _NUMBERS[number] if number < len(_NUMBERS) else count(number)
+
+
+def lead(found: Overview) -> list[str | Component]:
+    """One sentence on what is allocated and what it does."""
+    now = found.gpus_now
+    if not found.allocated:
+        return [f"None of {count(found.gpus)} GPUs is allocated."]
+    parts: list[str | Component] = [
+        f"{count(found.allocated)} of {count(found.gpus)} GPUs "
+        f"{'is' if found.allocated == 1 else 'are'} allocated. "
+        f"{count(now.active)} {'does' if now.active == 1 else 'do'} work, "
+        f"{count(now.low)} {'runs' if now.low == 1 else 'run'} low, "
+    ]
+    if not now.idle:
+        return [*parts, "none is idle."]
+    parts.append(html.Em(f"{count(now.idle)} {'is' if now.idle == 1 else 'are'} idle"))
+    holders = idle_jobs(found)
+    if holders is None:
+        return [*parts, "."]
+    return [*parts, f"; {number_word(holders)} job{' holds' if holders == 1 else 's hold'} "
+                    f"the idle {'one' if now.idle == 1 else 'ones'}."]  # fmt: skip
+
+
+def idle_jobs(found: Overview) -> int | None:
+    """Jobs with an idle GPU now; None when there may be more than the service tells."""
+    holders = sum(1 for row in found.attention if row.gpus_now.idle)
+    return None if holders == 0 or holders >= ATTENTION_ROWS else holders
+
+
+def what(row: JobRow) -> str:
+    """What about a job calls for attention: "12 of 32 GPUs idle"."""
+    now = row.gpus_now
+    held = now.active + now.low + now.idle + now.shared + now.unknown
+    for state, number in (("idle", now.idle), ("low", now.low)):
+        if number:
+            sm = f", SM {percent(row.sm_active)}" if state == "low" else ""
+            return f"{gpus_in_words(number, held)} {state}{sm}"
+    if now.unknown:
+        return f"{gpus_in_words(now.unknown, held)} without data"
+    return f"tensor {percent(row.tensor_active)}, SM {percent(row.sm_active)}"
+
+
+def source_problem(source: SourceStatus, now: datetime) -> str | None:
+    """What is wrong with a scheduler's source; None if it answers."""
+    if source.error is None:
+        return None
+    name = "Slurm" if source.kind == "slurm" else "The scheduler feed"
+    since = f" since {clock(source.error_since, now)}" if source.error_since else ""
+    return f"{name} does not answer{since}: {source.error}. Jobs are shown as last told."
+
+
+def source_state(source: SourceStatus, now: datetime) -> str:
+    """ "read 12 s ago", for the list of checks."""
+    if source.error is not None:
+        return "does not answer"
+    if source.last_success_at is None:
+        return "not read yet"
+    return f"read {age((now - source.last_success_at).total_seconds())} ago"

@@ -1,0 +1,108 @@
+"""Which page an address means: in the browser by one callback, in HTTP by the status.
+
+Own routing instead of Dash's pages, whose routing callback runs again at every change of the query.
+"""
+
+from collections.abc import Sequence
+
+from dash import ClientsideFunction, Dash, Input, Output, State
+from dash.development.base_component import Component
+
+from flopwatch_dashboard import shell
+from flopwatch_dashboard.address import Address, Place, find_place
+from flopwatch_dashboard.components import segment
+from flopwatch_dashboard.freshness import Freshness
+from flopwatch_dashboard.pages import Page, Shown
+from flopwatch_dashboard.services import Visit, call
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.house import NotFound
+
+
+class Router:
+    """Finds the page of an address among `pages`."""
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self._pages = pages
+
+    def match(self, address: Address) -> tuple[Page, dict[str, str]]:
+        """The page and the parts of its path. Raises NotFound."""
+        for page in self._pages:
+            parts = page.match(address.path)
+            if parts is not None:
+                return page, parts
+        raise NotFound(f"no page {address.path}")
+
+    async def exists(self, path: str, query: str) -> bool:
+        """Whether the address names something that the person who asks may see."""
+        address = Address.parse(path, query)
+        try:
+            page, parts = self.match(address)
+            await call(_check, page, address, parts)
+        except NotFound:
+            return False
+        return True
+
+    def connect(self, app: Dash) -> None:
+        """Register the one callback that puts a page on the screen, and those of the pages."""
+
+        @app.callback(  # type: ignore[untyped-decorator]
+            Output("main", "children"),
+            Output("context", "children"),
+            Output("ranges", "children"),
+            Output("visitor", "children"),
+            Output("freshness", "data"),
+            Input("url", "pathname"),
+            Input("again", "data"),
+            State("url", "search"),
+        )
+        async def show(
+            pathname: str, _again: float | None, search: str | None
+        ) -> tuple[Component, list[Component], list[Component], list[Component], Freshness | None]:
+            address = Address.parse(pathname, search)
+            visitor = await call(_principal)
+            try:
+                page, parts = self.match(address)
+                place = await call(find_place, address, parts)
+                shown = await page.show(place)
+            except NotFound:
+                return shell.not_found(), [], [], shell.visitor(visitor), None
+            return (
+                shown.content,
+                shell.context(place),
+                _ranges(place, shown),
+                shell.visitor(visitor),
+                shown.freshness,
+            )
+
+        app.clientside_callback(
+            ClientsideFunction("flopwatch", "arrived"),
+            Input("url", "pathname"),
+            Input("url", "search"),
+            Input("main", "children"),
+            Input("ranges", "children"),
+        )
+        app.clientside_callback(
+            ClientsideFunction("flopwatch", "freshness"), Input("freshness", "data")
+        )
+        app.clientside_callback(
+            ClientsideFunction("flopwatch", "framed"), Input("visitor", "children")
+        )
+        for page in self._pages:
+            page.connect(app)
+
+
+def _principal(visit: Visit) -> Principal:
+    return visit.principal
+
+
+def _check(visit: Visit, page: Page, address: Address, parts: dict[str, str]) -> None:
+    place = find_place(visit, address, parts)
+    if page.check is not None:
+        page.check(visit, place)
+
+
+def _ranges(place: Place, shown: Shown) -> list[Component]:
+    if not shown.ranges:
+        return []
+    chosen = place.address.query.get("range", shown.default_range)
+    return [segment("Time range", "range", shown.ranges, chosen, shown.default_range)]

@@ -1,0 +1,175 @@
+"""The frame around every page: document, rail, top bar, and the page for what does not exist."""
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from flopwatch_dashboard.address import Place
+from flopwatch_dashboard.components import icon
+from flopwatch_dashboard.documents import NONCE_PLACEHOLDER
+from flopwatch_dashboard.pages import Page
+from flopwatch_server.access.principal import Principal
+
+TICK_SECONDS = 5
+_SCOPES = {
+    "admin": "you see all jobs",
+    "support": "you see all jobs",
+    "manager": "you see your jobs and those of your accounts",
+    "researcher": "you see your jobs",
+}
+
+
+def index_string(css_url: str, js_url: str, font_url: str) -> str:
+    """The document. `head.js` comes first: it sets the colour scheme before anything is painted."""
+    return f"""<!DOCTYPE html>
+<html lang="en" data-mantine-color-scheme="light">
+<head>
+{{%metas%}}
+<meta name="description" content="What every batch job really gets out of its GPUs.">
+<meta name="style-nonce" content="{NONCE_PLACEHOLDER}">
+<title>{{%title%}}</title>
+<link rel="icon" type="image/svg+xml" href="/assets/favicon.svg">
+<script src="/assets/head.js"></script>
+<link rel="preload" as="font" type="font/woff2" href="{font_url}" crossorigin>
+<link rel="stylesheet" href="{css_url}">
+{{%css%}}
+</head>
+<body>
+{{%app_entry%}}
+{{%config%}}
+{{%scripts%}}
+<script src="{js_url}"></script>
+{{%renderer%}}
+</body>
+</html>"""
+
+
+def layout(pages: Sequence[Page]) -> Component:
+    """The frame with empty places that the router fills."""
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh="callback-nav"),
+            dcc.Interval(id="tick", interval=TICK_SECONDS * 1000),
+            dcc.Store(id="freshness"),
+            dcc.Store(id="again"),  # a page sets it when it no longer fits what it shows
+            html.A("Skip to the page", href="#main", className="skip"),
+            _rail(pages),
+            html.Div(className="scrim", **{"data-action": "drawer"}),
+            _topbar(),
+            html.Main(
+                html.Div(className="skeleton", style={"height": "320px"}), id="main",
+                className="main", tabIndex="-1",
+            ),
+        ]
+    )  # fmt: skip
+
+
+def context(place: Place) -> list[Component]:
+    """Which cluster is shown, and whether it is real."""
+    if place.cluster is None:
+        return []
+    parts: list[Component] = [_picker(place)]
+    if place.cluster.simulated:
+        parts.append(
+            html.Span(
+                "simulated", className="chip simulated", tabIndex="0",
+                **{"data-tip": "Nothing here is real: a simulated cluster enters by the same doors "
+                               "as a real one."},
+            )
+        )  # fmt: skip
+    return parts
+
+
+def visitor(principal: Principal) -> list[Component]:
+    """Who is signed in and what they see."""
+    letters = "".join(part[0] for part in principal.name.split()[:2]) or "?"
+    initials = (letters if len(letters) > 1 else principal.name[:2]).upper()
+    tip = f"{principal.name}, {principal.role}: {_SCOPES[principal.role]}."
+    return [html.Span(initials, className="user", tabIndex="0", **{"data-tip": tip})]
+
+
+def not_found() -> Component:
+    """The same page for what does not exist and for what may not be seen."""
+    return html.Div(
+        [
+            html.H1("Not found", tabIndex="-1"),
+            html.P("There is no such page or job, or it is not yours to see."),
+            html.A("Go to the overview", href="/", className="button"),
+        ],
+        className="empty",
+    )
+
+
+def _rail(pages: Sequence[Page]) -> Component:
+    logo = html.A(
+        [html.I(), html.I(), html.I(), html.I(), html.Span("Flopwatch", className="hidden-text")],
+        href="/",
+        className="logo",
+    )
+    links = [
+        html.A([icon(page.icon), page.name], href=page.path, **{"data-nav": page.path})
+        for page in pages
+        if page.icon is not None
+    ]
+    return html.Nav([logo, *links], className="rail", **{"aria-label": "Pages"})
+
+
+def _topbar() -> Component:
+    return html.Header(
+        [
+            html.Button(
+                icon("menu"), className="tool menu-button",
+                **{"aria-label": "Menu", "data-action": "drawer"},
+            ),
+            html.Div(id="context", className="context"),
+            html.Div(
+                [
+                    icon("search"),
+                    dcc.Input(
+                        id="search", type="text", placeholder="Search jobs, users, names",
+                        autoComplete="off", maxLength=128,
+                    ),
+                    html.Kbd("/"),
+                ],
+                className="search",
+            ),
+            html.Span(className="grow"),
+            html.Div(id="ranges", className="ranges"),
+            html.Span("no data yet", id="age", className="freshness", **{"data-level": "none"}),
+            html.Button(
+                icon("pause"), id="pause", className="tool",
+                **{"aria-label": "Pause live updates", "aria-pressed": "false",
+                   "data-action": "pause"},
+            ),
+            html.Button(
+                icon("sun-moon"), id="scheme", className="tool",
+                **{"aria-label": "Colour scheme: system", "data-action": "scheme"},
+            ),
+            html.Span(id="visitor"),
+        ],
+        className="topbar",
+    )  # fmt: skip
+
+
+def _picker(place: Place) -> Component:
+    assert place.cluster is not None
+    if len(place.clusters) == 1:
+        return html.Span(place.cluster.name, className="cluster")
+    links = [
+        html.A(
+            cluster.name,
+            href="/?" + urlencode({"cluster": cluster.name}),
+            **({"aria-current": "true"} if cluster == place.cluster else {}),
+        )
+        for cluster in place.clusters
+    ]
+    return html.Details(
+        [
+            html.Summary([place.cluster.name, icon("chevron-down")]),
+            html.Div(links, className="menu"),
+        ],
+        className="picker",
+        **{"data-cluster": place.cluster.name},
+    )
