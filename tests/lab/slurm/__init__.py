@@ -23,6 +23,7 @@ from tests.lab.slurm.daemons import (
     kill_processes,
     remove_cgroup,
     step_processes,
+    thaw,
     wait_until,
 )
 from tests.lab.slurm.folders import prepare
@@ -150,6 +151,16 @@ class SlurmLab:
 
         wait_until(reached, f"job {job_id} is {state}", deadline_seconds)
 
+    def cancel_jobs(self) -> None:
+        """Cancel all jobs and wait until no node holds one any more."""
+        for name in self.users:
+            self.run("scancel", f"--user={name}")
+
+        def all_over() -> bool:
+            return not self.run("squeue", "-h", "-o", "%A") and self._nodes_are_idle()
+
+        wait_until(all_over, "all jobs are over", 30.0)
+
     def node_pids(self, job_id: int, node: str) -> list[int]:
         """Ids of the processes of a job on a node, from its freezer cgroup (not with linuxproc)."""
         users = (CGROUPS / "freezer" / f"slurm_{node}").glob("uid_*")
@@ -239,8 +250,9 @@ class SlurmLab:
         # Steps outlive slurmd by design. With linuxproc only their environment tells them.
         kill_processes(step_processes(self.environment["SLURM_CONF"]))
         for name in self.nodes:
-            kill_processes(cgroup_pids(CGROUPS / "freezer" / f"slurm_{name}"))
-            for controller in ("freezer", "devices"):
-                group = CGROUPS / controller / f"slurm_{name}"
+            frozen = CGROUPS / "freezer" / f"slurm_{name}"
+            kill_processes(cgroup_pids(frozen))
+            thaw(frozen)
+            for group in (frozen, CGROUPS / "devices" / f"slurm_{name}"):
                 if group.is_dir():
                     remove_cgroup(group)

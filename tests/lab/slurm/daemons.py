@@ -73,7 +73,7 @@ class Daemon:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """End it at once, as a crash would; slurmctld then forgets its last seconds."""
         self._end(signal.SIGKILL)
 
     def _end(self, by: signal.Signals) -> None:
@@ -117,6 +117,12 @@ def cgroup_pids(group: Path) -> list[int]:
     """Ids of the processes in a cgroup and the groups below it, ascending."""
     files = group.rglob("cgroup.procs") if group.is_dir() else ()
     return sorted({int(pid) for file in files for pid in file.read_text().split()})
+
+
+def thaw(group: Path) -> None:
+    """Thaw a freezer cgroup and the groups below: what a step left frozen can't even be killed."""
+    for file in group.rglob("freezer.state") if group.is_dir() else ():
+        file.write_text("THAWED")
 
 
 def remove_cgroup(group: Path) -> None:

@@ -43,7 +43,7 @@ class Slurm:
         return self._records("queue", read_queue(self._client))
 
     def gpus(self, raw_job_ids: Iterable[int]) -> dict[int, tuple[NodeGpus, ...]]:
-        """The GPUs of these jobs, () for a job without any; jobs that ended are missing."""
+        """The GPUs of these jobs, () for a job without any; a job that has ended is missing."""
         return dict(self._records("gpus", read_gpus(self._client, raw_job_ids)))
 
     def ended(self, since: datetime) -> Sequence[JobRecord]:

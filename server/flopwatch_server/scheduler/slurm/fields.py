@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)(?:\.\d+)?")
+_NUMBER = re.compile(r"[0-9]{1,18}")  # fits 64 bits
+_DURATION = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})")
 _NODE_NAMES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
 _STATE = re.compile(r"[A-Z_]+")
 
@@ -22,10 +23,15 @@ class FieldError(ValueError):
         super().__init__(f"{field} reads {ascii(value)[:80]}")
 
 
+def is_number(value: str) -> bool:
+    """Whether this is the text of a whole number that is not negative."""
+    return _NUMBER.fullmatch(value) is not None
+
+
 def whole_number(row: Mapping[str, str], field: str) -> int:
-    """An integer that is not negative, of any size."""
+    """An integer that is not negative, of up to 64 bits."""
     value = row[field]
-    if not (value.isascii() and value.isdigit()):
+    if not is_number(value):
         raise FieldError(field, value)
     return int(value)
 
@@ -41,7 +47,7 @@ def moment(row: Mapping[str, str], field: str) -> datetime | None:
         return None
     try:
         return datetime.fromtimestamp(whole_number(row, field), UTC)
-    except (OverflowError, ValueError):
+    except (OverflowError, OSError, ValueError):
         raise FieldError(field, row[field]) from None
 
 
@@ -54,7 +60,7 @@ def required_moment(row: Mapping[str, str], field: str) -> datetime:
 
 
 def duration_seconds(row: Mapping[str, str], field: str) -> int | None:
-    """Seconds of [days-][[hours:]minutes:]seconds; None for no limit or one not set."""
+    """Seconds of [[days-]hours:]minutes:seconds; None for no limit or one not set."""
     value = row[field]
     if value in NO_LIMIT:
         return None

@@ -9,15 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from flopwatch_server.scheduler.records import NodeGpus
-from flopwatch_server.scheduler.slurm.fields import FieldError, split_outside
+from flopwatch_server.scheduler.slurm.fields import FieldError, is_number, split_outside
 
 CARDS = "gpu"
 SHARES = frozenset({"shard", "mps"})
 """GRES that are parts of a card, which other jobs may use at the same time."""
 
-_GRES = re.compile(r"(?:gres[:/])?(?P<what>[^:=()]+(?::[^:=()]+)*)(?:=(?P<count>\d+))?(?:\(.*\))?")
-_INDICES = re.compile(r"\(IDX:([\d,-]+)\)")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_GRES = re.compile(
+    r"(?:gres[:/])?(?P<what>[^:=()]+(?::[^:=()]+)*)(?:=(?P<count>[0-9]{1,9}))?(?:\(.*\))?"
+)
+_INDICES = re.compile(r"\(IDX:([0-9,-]+)\)")
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_CARDS_IN_TRES = re.compile(r"gres/gpu(?::(?P<type>[^:=]+))?=(?P<count>[0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ def parse_gres(row: Mapping[str, str], field: str) -> Iterator[Gres]:
             raise FieldError(field, text)
         name, *rest = match["what"].split(":")
         count = match["count"]
-        if count is None and rest and rest[-1].isdecimal():
+        if count is None and rest and is_number(rest[-1]):
             count = rest.pop()
         if len(rest) > 1:
             raise FieldError(field, text)
@@ -88,9 +91,14 @@ def tres_gpu_count(row: Mapping[str, str], field: str) -> int | None:
 
     A typed entry repeats the untyped one ("gres/gpu=2,gres/gpu:h100=2"): never add the two.
     """
-    items = [item for item in split_outside(row[field]) if item.startswith(f"gres/{CARDS}")]
-    found = [gres for gres in parse_gres({field: ",".join(items)}, field) if gres.name == CARDS]
-    if not found:
-        return None
-    total = [gres.count for gres in found if gres.gres_type is None]
-    return total[0] if total else sum(gres.count for gres in found)
+    typed: list[int] = []
+    for item in row[field].split(","):
+        if not item.startswith(("gres/gpu=", "gres/gpu:")):
+            continue
+        match = _CARDS_IN_TRES.fullmatch(item)
+        if match is None:
+            raise FieldError(field, row[field])
+        if match["type"] is None:
+            return int(match["count"])
+        typed.append(int(match["count"]))
+    return sum(typed) if typed else None

@@ -61,7 +61,7 @@ def parse_job(row: Row) -> JobRecord:
     tasks = row["ArrayTaskID"]  # a number, or the tasks that still wait, as 4-9%2
     in_array = tasks not in ("", "N/A")
     array_job_id = fields.whole_number(row, "ArrayJobID") if in_array else None
-    array_task_id = int(tasks) if tasks.isascii() and tasks.isdigit() else None
+    array_task_id = int(tasks) if fields.is_number(tasks) else None
     het_job_id = fields.optional_number(row, "HetJobID")
     het_offset = fields.optional_number(row, "HetJobOffset")
     display_id = str(raw_job_id)
