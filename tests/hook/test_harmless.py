@@ -108,6 +108,24 @@ def test_an_error_of_ours_becomes_the_reason(monkeypatch: pytest.MonkeyPatch) ->
     assert "a fault of ours" in (report().reason or "")
 
 
+class Labelled(torch.Tensor):
+    """A tensor subclass that nothing can look into."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **(kwargs or {}))
+
+
+def test_a_foreign_tensor_subclass_raises_nothing_and_is_the_reason() -> None:
+    model = nn.Linear(4, 4)
+    x = torch.randn(2, 4).as_subclass(Labelled).requires_grad_()
+    expected = model(x)
+    flopwatch.watch(model)
+    assert torch.equal(model(x), expected)
+    assert "subclass" in (report().reason or "")
+
+
 def test_what_is_no_module_raises_nothing() -> None:
     flopwatch.watch("not a model")
     assert report().reason is not None

@@ -12,7 +12,7 @@ in-place writes keep it.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
@@ -110,13 +110,11 @@ class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
         if self._on_fakes:
             self.count.fail("the compiled model has parameters of a tensor subclass")
             return func(*args, **kwargs)
-        inner = list(_inner_tensors(tree_iter((args, kwargs)), self._needs_gradient))
-        if self._inside_subclass:
-            self._carry(inner)
-            return NotImplemented
-        if torch.is_grad_enabled():
+        if not self._inside_subclass and torch.is_grad_enabled():
             self._carries_gradient.clear()
-        self._carry(inner)
+        self._carry_inwards(args, kwargs)
+        if self._inside_subclass:
+            return NotImplemented
         self._inside_subclass = True
         try:
             with self:
@@ -172,6 +170,13 @@ class ForwardCounter(TorchDispatchMode):  # type: ignore[misc]
         self._carries_gradient.update(
             StorageWeakRef(tensor.untyped_storage()) for tensor in tensors
         )
+
+    def _carry_inwards(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Mark the tensors inside subclassed arguments that need a gradient. Raise nothing."""
+        try:
+            self._carry(list(_inner_tensors(tree_iter((args, kwargs)), self._needs_gradient)))
+        except Exception as error:  # noqa: BLE001 - an error here would abort the user's forward
+            self.count.fail(f"a tensor subclass can't be looked into: {error}")
 
     def _enclosing_function(self) -> FunctionCtx | None:
         """The custom autograd function whose forward runs now, without gradients; else None."""
@@ -232,7 +237,9 @@ def _is_wrapper(kind: type) -> bool:
     return not plain and not issubclass(kind, FakeTensor)
 
 
-def _inner_tensors(values: Iterable[Any], chosen: Any) -> Iterator[torch.Tensor]:
+def _inner_tensors(
+    values: Iterable[Any], chosen: Callable[[torch.Tensor], bool]
+) -> Iterator[torch.Tensor]:
     """The floating tensors inside the chosen ones of the subclassed tensors among values."""
     for value in values:
         if isinstance(value, torch.Tensor) and _is_wrapper(type(value)) and chosen(value):
