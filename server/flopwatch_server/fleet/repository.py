@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import BigInteger, Float, Row, bindparam, func, or_, select, text, update
+from sqlalchemy import BigInteger, Float, Row, Update, bindparam, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 
@@ -205,36 +206,29 @@ def _rank(session: Session, node_ids: Iterable[int]) -> None:
 def touch_nodes(session: Session, seen: Mapping[int, datetime]) -> None:
     """Remember when the newest batch of each node came."""
     ids = sorted(seen)
-    rows = (
-        func.unnest(
-            bindparam("ids", ids, ARRAY(BigInteger)),
-            bindparam("times", [seen[id_] for id_ in ids], ARRAY(UtcDateTime)),
-        )
-        .table_valued("id", "seen_at", name="seen")
-        .render_derived()
-    )
-    session.execute(
-        update(Node)
-        .where(Node.id == rows.c.id)
-        .values(last_batch_at=rows.c.seen_at)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(_TOUCH_NODES, {"ids": ids, "values": [seen[id_] for id_ in ids]})
 
 
 def measure_skews(session: Session, skews: Mapping[int, float]) -> None:
     """Remember how far each agent's clock is ahead of the server's, in seconds, by epoch."""
     ids = sorted(skews)
-    rows = (
-        func.unnest(
-            bindparam("ids", ids, ARRAY(BigInteger)),
-            bindparam("skews", [skews[id_] for id_ in ids], ARRAY(Float)),
-        )
-        .table_valued("id", "skew", name="measured")
-        .render_derived()
-    )
-    session.execute(
-        update(AgentEpoch)
-        .where(AgentEpoch.id == rows.c.id)
-        .values(clock_skew_seconds=rows.c.skew)
+    session.execute(_MEASURE_SKEWS, {"ids": ids, "values": [skews[id_] for id_ in ids]})
+
+
+def _update_each(model: type[Node] | type[AgentEpoch], column: str, kind: type[Any]) -> Update:
+    """UPDATE of one column of many rows, from the arrays `ids` and `values`."""
+    told = func.unnest(
+        bindparam("ids", type_=ARRAY(BigInteger)), bindparam("values", type_=ARRAY(kind))
+    ).table_valued("id", "value", name="told")
+    rows = told.render_derived()
+    return (
+        update(model)
+        .where(model.id == rows.c.id)
+        .values({column: rows.c.value})
         .execution_options(synchronize_session=False)
     )
+
+
+# Every group of batches runs these, and building a statement costs more than running it.
+_TOUCH_NODES = _update_each(Node, "last_batch_at", UtcDateTime)
+_MEASURE_SKEWS = _update_each(AgentEpoch, "clock_skew_seconds", Float)

@@ -1,14 +1,15 @@
 """What a batch tells beside samples: reasons for missing values, gaps, evidence, reports, hosts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import exists, func, literal, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, exists, func, literal, select, update
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import Session
 
 from flopwatch import wire
+from flopwatch_server.database.base import Base
 from flopwatch_server.fleet import repository as fleet
 from flopwatch_server.fleet.registration import Registration
 from flopwatch_server.jobs.models import Evidence
@@ -16,7 +17,13 @@ from flopwatch_server.telemetry.ingest import Implausible, ValidatedBatch
 from flopwatch_server.telemetry.models import Gap, HookCounter, MetricState, NodeMinute, RunMinute
 
 Row = dict[str, Any]
+_How = Callable[[ColumnElement[Any], ColumnElement[Any]], ColumnElement[Any]]
 Registered = tuple[ValidatedBatch, Registration]
+_REPORT_COLUMNS = (
+    "boot", "rank", "sequence", "world_size", "device_name", "device_uuid", "train_flops",
+    "forward_only_flops", "train_seconds", "elapsed_seconds", "steps", "phase_seconds",
+    "convention", "reason", "dropped",
+)  # fmt: skip
 
 
 def instant(seconds: float) -> datetime:
@@ -138,15 +145,7 @@ def write_gaps(session: Session, registered: Iterable[Registered]) -> None:
         for gap in batch.gaps
         for device_id in _devices_of(session, gap, ids)
     ]  # fmt: skip
-    statement = insert(Gap)
-    _execute(
-        session,
-        statement.on_conflict_do_update(
-            index_elements=["device_id", "valid_from"],
-            set_={"valid_to": func.greatest(Gap.valid_to, statement.excluded.valid_to)},
-        ),
-        rows,
-    )
+    _execute(session, _UPSERT_GAP, rows)
 
 
 def _devices_of(session: Session, gap: wire.Gap, ids: Registration) -> Sequence[int]:
@@ -174,17 +173,7 @@ def write_evidence(session: Session, registered: Iterable[Registered]) -> None:
         for batch, ids in registered
         for sign in batch.header.evidence
     ]
-    statement = insert(Evidence)
-    last_seen = func.greatest(Evidence.last_seen_at, statement.excluded.last_seen_at)
-    _execute(
-        session,
-        statement.on_conflict_do_update(
-            index_elements=["node_id", "kind", "raw_job_id", "device_id", "pid", "ordinals",
-                            "first_seen_at"],
-            set_={"last_seen_at": last_seen},
-        ),
-        rows,
-    )  # fmt: skip
+    _execute(session, _UPSERT_EVIDENCE, rows)
 
 
 def write_reports(session: Session, registered: Iterable[Registered]) -> None:
@@ -202,14 +191,7 @@ def write_reports(session: Session, registered: Iterable[Registered]) -> None:
         for batch, ids in registered
         for entry in batch.header.reports
     ]
-    _execute(session, insert(HookCounter).on_conflict_do_nothing(), rows)
-
-
-_REPORT_COLUMNS = (
-    "boot", "rank", "sequence", "world_size", "device_name", "device_uuid", "train_flops",
-    "forward_only_flops", "train_seconds", "elapsed_seconds", "steps", "phase_seconds",
-    "convention", "reason", "dropped",
-)  # fmt: skip
+    _execute(session, _INSERT_REPORT, rows)
 
 
 def write_host_usage(session: Session, registered: Iterable[Registered]) -> None:
@@ -230,18 +212,38 @@ def write_host_usage(session: Session, registered: Iterable[Registered]) -> None
                 nodes.append(row)
             else:
                 runs.append(row | {"raw_job_id": usage.job_id})
-    _execute(session, _upsert_usage(NodeMinute, ["node_id", "minute"]), nodes)
-    _execute(session, _upsert_usage(RunMinute, ["node_id", "raw_job_id", "minute"]), runs)
+    _execute(session, _UPSERT_NODE_MINUTE, nodes)
+    _execute(session, _UPSERT_RUN_MINUTE, runs)
 
 
-def _upsert_usage(model: type[NodeMinute] | type[RunMinute], key: list[str]) -> Any:
+def _execute(session: Session, statement: Insert, rows: list[Row]) -> None:
+    if rows:
+        session.execute(statement, rows)
+
+
+def _upsert(model: type[Base], key: list[str], replaced: Sequence[str], how: _How) -> Insert:
+    """INSERT of a row that, where its key is there already, replaces some columns."""
     statement = insert(model)
-    measured = ("cpu_seconds", "cpu_count", "memory_used_mib", "memory_total_mib")
+    columns = model.__table__.c
     return statement.on_conflict_do_update(
-        index_elements=key, set_={name: statement.excluded[name] for name in measured}
+        index_elements=key,
+        set_={name: how(columns[name], statement.excluded[name]) for name in replaced},
     )
 
 
-def _execute(session: Session, statement: Any, rows: list[Row]) -> None:
-    if rows:
-        session.execute(statement, rows)
+def _greatest(old: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.greatest(old, new)
+
+
+def _newest(old: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:
+    return new
+
+
+# Built once: building a statement costs more than running it.
+_EVIDENCE_KEY = ["node_id", "kind", "raw_job_id", "device_id", "pid", "ordinals", "first_seen_at"]
+_USAGE = ("cpu_seconds", "cpu_count", "memory_used_mib", "memory_total_mib")
+_UPSERT_GAP = _upsert(Gap, ["device_id", "valid_from"], ["valid_to"], _greatest)
+_UPSERT_EVIDENCE = _upsert(Evidence, _EVIDENCE_KEY, ["last_seen_at"], _greatest)
+_UPSERT_NODE_MINUTE = _upsert(NodeMinute, ["node_id", "minute"], _USAGE, _newest)
+_UPSERT_RUN_MINUTE = _upsert(RunMinute, ["node_id", "raw_job_id", "minute"], _USAGE, _newest)
+_INSERT_REPORT = insert(HookCounter).on_conflict_do_nothing()

@@ -201,4 +201,6 @@ def _table(table: dict[str, float], place: str) -> None:
 
 def _cut(text: str) -> str:
     """Free text without what PostgreSQL or a screen can't take."""
+    if len(text) <= _MAX_TEXT and text.isprintable():
+        return text
     return "".join(c if c.isprintable() else " " for c in text[:_MAX_TEXT])

@@ -1,0 +1,257 @@
+"""How fast the server takes what agents send: `python -m benchmarks.ingest`.
+
+A real server process with a real PostgreSQL of its own gets live posts (8 GPUs, one interval, over
+32 kept connections) and then a back-fill (8 GPUs, ten minutes a post). The last line is JSON:
+
+* `live_posts_per_s`, `p50_ms`, `p99_ms`: of live posts; the answer comes after a durable commit.
+* `backfill_rows_per_s`: of the back-fill.
+* `ratio_to_copy`: that, over what COPY alone does with rows already encoded, 4,800 a transaction,
+  into the same keyed, partitioned table.
+* `resend_rows_added`: rows more after some posts were sent a second time; anything but 0 is wrong.
+* `bytes_per_row`: on disk, with the index.
+"""
+
+import asyncio
+import gzip
+import json
+import multiprocessing
+import secrets
+import socket
+import tempfile
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import uvicorn
+
+from flopwatch import wire
+from flopwatch.gpus import PeakTable
+from flopwatch.metrics import COLUMNS, METRICS
+from flopwatch_server.access import tokens
+from flopwatch_server.app import create_app
+from flopwatch_server.database.copy import encode, timestamps
+from flopwatch_server.database.embedded import EmbeddedPostgres
+from flopwatch_server.database.engine import Database
+from flopwatch_server.database.migrate import upgrade
+from flopwatch_server.database.partitions import ensure
+from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.house import House
+from flopwatch_server.settings import Settings
+
+CONNECTIONS = 32
+GPUS = 8
+LIVE_POSTS = 6_000
+BACKFILL_POSTS = 600
+BACKFILL_INTERVALS = 60
+RESENT_POSTS = 100
+COPY_ROWS_A_TRANSACTION = 4_800
+_DEADLINE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a run of posts took."""
+
+    seconds: float
+    latencies_seconds: list[float]
+
+    def percentile_ms(self, percent: float) -> float:
+        return float(np.percentile(self.latencies_seconds, percent)) * 1000
+
+
+def serve(database_url: str, port: int) -> None:
+    """Run the server in this process."""
+    house = House(Database(database_url), Settings(), PeakTable.load())
+    uvicorn.run(create_app(house), port=port, log_level="warning", access_log=False)
+
+
+@contextmanager
+def server(database_url: str) -> Iterator[int]:
+    """A server in a process of its own; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(database_url, port))
+    process.start()
+    try:
+        _wait_for(port)
+        yield port
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def request(node: int, end: int, intervals: int, token: str) -> bytes:
+    """One whole HTTP post of a node with 8 busy GPUs, `intervals` samples of each up to `end`."""
+    generator = np.random.default_rng(node * 100_003 + end)
+    values = generator.random((GPUS * intervals, len(COLUMNS)), np.float32)
+    values *= [1.0 if metric.unit == "ratio" else 100.0 for metric in METRICS]
+    times = [end - 10 * back for back in range(intervals) for _ in range(GPUS)]
+    batch = wire.Batch(
+        node=f"bench{node:04d}",
+        epoch=wire.Epoch("boot", 1, float(end), "0"),
+        sent_at=float(end),
+        devices=[
+            wire.Device(f"GPU-{node:08d}-{minor}", "NVIDIA H100 80GB HBM3", 81559.0, minor, None)
+            for minor in range(GPUS)
+        ],
+        samples=wire.Samples(list(COLUMNS), list(range(GPUS)) * intervals, times),
+    )
+    body = gzip.compress(wire.encode_batch(batch, array("f", values.tobytes())), 1)
+    head = (
+        f"POST /api/v1/ingest HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
+        f"content-type: {wire.BATCH_TYPE}\r\ncontent-encoding: gzip\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def post_all(port: int, requests: Sequence[bytes]) -> Load:
+    """Send all requests over 32 kept connections, each waiting for its answer."""
+    return asyncio.run(_post_all(port, requests))
+
+
+async def _post_all(port: int, requests: Sequence[bytes]) -> Load:
+    waiting = iter(requests)
+    latencies: list[float] = []
+
+    async def connection() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for message in waiting:
+            began = time.perf_counter()
+            writer.write(message)
+            await _expect_ok(reader)
+            latencies.append(time.perf_counter() - began)
+        writer.close()
+        await writer.wait_closed()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(connection() for _ in range(CONNECTIONS)))
+    return Load(time.perf_counter() - began, latencies)
+
+
+async def _expect_ok(reader: asyncio.StreamReader) -> None:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+    body = await reader.readexactly(length)
+    if not head.startswith("HTTP/1.1 200 "):
+        raise RuntimeError(f"{head.splitlines()[0]}: {body.decode()}")
+
+
+def copy_rows_per_second(database: Database, rows: int) -> float:
+    """What COPY alone does, into the same table, with rows that are encoded beforehand."""
+    at = int(time.time()) // 10 * 10
+    generator = np.random.default_rng(0)
+    blocks = []
+    for begin in range(0, rows, COPY_ROWS_A_TRANSACTION):
+        number = np.arange(begin, begin + COPY_ROWS_A_TRANSACTION)
+        keys = [10**9 + number % 1000, np.ones_like(number), timestamps(at - number // 1000 * 10)]
+        values = generator.random((len(number), len(COLUMNS)), np.float32)
+        blocks.append(b"".join(encode(keys, values)))
+    columns = ", ".join(("device_id", "epoch_id", "ts", *COLUMNS))
+    statement = f"COPY samples ({columns}) FROM STDIN (FORMAT BINARY)"
+    began = time.perf_counter()
+    with psycopg.connect(database.conninfo) as connection:
+        for block in blocks:
+            with connection.cursor().copy(statement) as copy:
+                copy.write(block)
+            connection.commit()
+    return len(blocks) * COPY_ROWS_A_TRANSACTION / (time.perf_counter() - began)
+
+
+def measure(database: Database, port: int, token: str) -> dict[str, float]:
+    """Run all loads against a server that has just started."""
+    now = int(time.time()) // 10 * 10
+    nodes = 200
+    introductions = [request(node, now, 1, token) for node in range(nodes)]
+    live = [
+        request(number % nodes, now - 10 * (1 + number // nodes), 1, token)
+        for number in range(LIVE_POSTS)
+    ]
+    oldest = now - 3600
+    backfill = [
+        request(number % nodes, oldest - 10 * BACKFILL_INTERVALS * (number // nodes),
+                BACKFILL_INTERVALS, token)
+        for number in range(BACKFILL_POSTS)
+    ]  # fmt: skip
+    post_all(port, introductions)
+    live_load = post_all(port, live)
+    backfill_load = post_all(port, backfill)
+    before = _count(database)
+    size = _size(database)
+    post_all(port, live[:RESENT_POSTS])
+    added = _count(database) - before
+    backfill_rate = BACKFILL_POSTS * GPUS * BACKFILL_INTERVALS / backfill_load.seconds
+    copy_rate = copy_rows_per_second(database, 240_000)
+    return {
+        "backfill_rows_per_s": round(backfill_rate),
+        "live_posts_per_s": round(LIVE_POSTS / live_load.seconds),
+        "p50_ms": round(live_load.percentile_ms(50), 1),
+        "p99_ms": round(live_load.percentile_ms(99), 1),
+        "copy_rows_per_s": round(copy_rate),
+        "ratio_to_copy": round(backfill_rate / copy_rate, 3),
+        "resend_rows_added": added,
+        "bytes_per_row": round(size / before, 1),
+    }
+
+
+def _count(database: Database) -> int:
+    return _number(database, "SELECT count(*) FROM samples")
+
+
+def _size(database: Database) -> int:
+    return _number(
+        database,
+        "SELECT sum(pg_total_relation_size(inhrelid)) FROM pg_inherits "
+        "WHERE inhparent = 'samples'::regclass",
+    )
+
+
+def _number(database: Database, query: str) -> int:
+    with psycopg.connect(database.conninfo) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def main() -> None:
+    """Measure, and print the result as the last line."""
+    with tempfile.TemporaryDirectory(prefix="flopwatch-bench-") as folder:
+        Path(folder).chmod(0o755)  # run as root, the database drops to another account
+        postgres = EmbeddedPostgres(Path(folder) / secrets.token_hex(4))
+        database = Database(postgres.start())
+        try:
+            upgrade(database)
+            now = datetime.now(UTC)
+            with database.session() as session:
+                cluster_id = ensure_cluster(session, "bench", now)
+                token = tokens.create(session, "node", cluster_id, None, now)
+                ensure(session, now)
+            with server(database.conninfo) as port:
+                result = measure(database, port, token)
+        finally:
+            database.dispose()
+            postgres.stop()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
