@@ -1,4 +1,4 @@
-"""Waiting and running jobs, from rows as a real squeue 22.05 printed them."""
+"""Waiting and running jobs, from rows in the shape that squeue 22.05 prints."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
