@@ -34,12 +34,18 @@ class Connection:
 
     def post(self, body: bytes) -> Answer:
         """Post a gzip body; raise OSError or HTTPException where no answer came."""
-        connection = self._connection or self._open()
-        self._connection = None
+        kept, self._connection = self._connection, None
+        if kept is not None:
+            try:
+                return self._post(kept, body)
+            except ConnectionError:
+                pass  # the other side has closed it while it was idle, as servers and proxies do
+        return self._post(self._open(), body)
+
+    def _post(self, connection: http.client.HTTPConnection, body: bytes) -> Answer:
+        path = f"{self._url.path.rstrip('/')}/api/v1/ingest"
         try:
-            connection.request(
-                "POST", f"{self._url.path.rstrip('/')}/api/v1/ingest", body, self._headers()
-            )
+            connection.request("POST", path, body, self._headers())
             response = connection.getresponse()
             text = response.read(_MOST_ANSWER_BYTES)
         except (OSError, http.client.HTTPException):

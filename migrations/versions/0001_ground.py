@@ -170,8 +170,8 @@ CREATE TABLE runs (
     ended_at timestamptz,
     vanished_at timestamptz,
     time_limit_seconds BIGINT,
-    suspended_seconds BIGINT NOT NULL,
-    restarts BIGINT NOT NULL,
+    suspended_seconds BIGINT,
+    restarts BIGINT,
     exit_code TEXT,
     gpu_count BIGINT,
     node_count BIGINT,
@@ -284,7 +284,7 @@ CREATE TABLE hook_counters (
     CONSTRAINT fk_hook_counters_node_id FOREIGN KEY(node_id) REFERENCES nodes (id),
     CONSTRAINT fk_hook_counters_cluster_id FOREIGN KEY(cluster_id) REFERENCES clusters (id)
 );
-CREATE INDEX ix_hook_counters_job ON hook_counters (cluster_id, raw_job_id, received_at);
+CREATE INDEX ix_hook_counters_job ON hook_counters (cluster_id, raw_job_id, node_id, boot, rank, received_at);
 CREATE TABLE node_minutes (
     node_id BIGINT NOT NULL,
     minute timestamptz NOT NULL,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, HTTPException, Request
-from flopwatch.gpus import PeakTable
 from sqlalchemy.orm import Session
 
+from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.clock import Clock, utc_now
@@ -56,7 +56,8 @@ def require_kind(machine: MachineIdentity, kind: str) -> None:
 
 
 HouseDep = Annotated[House, Depends(get_house)]
-SessionDep = Annotated[Session, Depends(get_session)]
+# "function": the commit comes before the answer, so whoever has an answer can rely on it.
+SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
 MachineDep = Annotated[MachineIdentity, Depends(get_machine)]
 Json = dict[str, Any]

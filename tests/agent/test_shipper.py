@@ -48,6 +48,8 @@ class Server:
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
+                # Without a word in the header, as a server that is tired of an idle connection.
+                self.close_connection = "X-Hang-Up" in headers
 
             def log_message(self, format: str, *args: object) -> None:
                 """Keep the test's output clean."""
@@ -126,6 +128,18 @@ def test_one_connection_serves_many_posts(server: Server, spool: Spool, token: P
         pass
     assert len(server.bodies) == 3
     assert len(server.clients) == 1
+
+
+def test_a_connection_that_was_closed_while_idle_costs_nothing(
+    server: Server, spool: Spool, token: Path
+) -> None:
+    for end in (10, 20):
+        put(spool, end, filler=end)
+    server.answers = [(200, {"X-Hang-Up": ""})]
+    ship = shipper(spool, server.url, token)
+    assert [ship.step(), ship.step(), ship.step()] == [0.1, 0.1, None]
+    assert server.bodies == [batch(filler=20), batch(filler=10)]
+    assert len(server.clients) == 2
 
 
 def test_delays_double_up_to_half_a_minute_and_start_over_after_success(

@@ -47,8 +47,10 @@ def wait_for(
 class Process:
     """One `flopwatch ...` process with its output in a file."""
 
-    def __init__(self, *arguments: str | Path, log: Path, environment: Mapping[str, str]) -> None:
-        self._command = [str(FLOPWATCH), *map(str, arguments)]
+    def __init__(
+        self, *arguments: str | Path, log: Path, environment: Mapping[str, str], nice: int = 0
+    ) -> None:
+        self._command = ["nice", "-n", str(nice), str(FLOPWATCH), *map(str, arguments)]
         self._log = log
         self._environment = {**os.environ, **environment}
         self._child: subprocess.Popen[bytes] | None = None

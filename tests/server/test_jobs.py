@@ -112,6 +112,18 @@ def test_accounting_closes_with_the_true_end(database: Database) -> None:
         assert {row[3] for row in held(session)} == {at(9)}
 
 
+def test_accounting_takes_nothing_away_that_only_the_queue_knows(database: Database) -> None:
+    told = replace(RUNNING, name="schöner Lauf", restarts=2)
+    done = replace(
+        RUNNING, state="COMPLETED", ended_at=at(9), name="sch?ner Lauf", suspended_seconds=30
+    )
+    with database.session() as session:
+        tell(session, told, minute=2)
+        tell(session, done, minute=11, complete=False)
+        run = one_run(session)
+        assert (run.name, run.restarts, run.suspended_seconds) == ("schöner Lauf", 2, 30)
+
+
 def test_a_queue_read_before_the_end_does_not_reopen_a_run(database: Database) -> None:
     with database.session() as session:
         tell(session, replace(RUNNING, state="FAILED", ended_at=at(5)), minute=6, complete=False)

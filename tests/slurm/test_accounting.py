@@ -44,6 +44,7 @@ def test_every_captured_row_is_read() -> None:
 
 def test_a_run_on_two_nodes() -> None:
     assert run(2, "12:02:59") == JobRecord(
+        suspended_seconds=0,
         raw_job_id=2,
         submitted_at=at(2, 59),
         state="CANCELLED",

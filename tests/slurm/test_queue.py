@@ -43,7 +43,7 @@ def test_a_running_job() -> None:
     assert (record.time_limit_seconds, record.restarts, record.reason) == (1800, 2, "")
 
 
-@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "REQUEUE_HOLD"])
+@pytest.mark.parametrize("state", ["PENDING", "SPECIAL_EXIT", "REQUEUE_HOLD"])
 def test_the_start_of_a_waiting_job_is_an_estimate_and_not_told(state: str) -> None:
     waiting = {**RUNNING, "State": state, "NodeList": "", "Reason": "Resources"}
     record = parse_job(waiting)
@@ -71,9 +71,9 @@ def test_array_and_het_jobs_show_the_ids_that_users_know(
     assert (record.het_job_id, record.het_offset) == het
 
 
-@pytest.mark.parametrize(("text", "state"), [("RESIZING", "RUNNING"), ("STOPPED", "STOPPED")])
-def test_a_job_that_still_holds_gpus_runs(text: str, state: str) -> None:
-    record = parse_job({**RUNNING, "State": text})
+@pytest.mark.parametrize("state", ["RESIZING", "STOPPED", "CONFIGURING"])
+def test_a_job_that_holds_gpus_runs(state: str) -> None:
+    record = parse_job({**RUNNING, "State": state})
     assert record.state == state
     assert record.started_at is not None
 

@@ -1,4 +1,4 @@
-"""A small GPU centre on this host: a real Slurm, a server, and an agent with its driver per node."""
+"""A small GPU centre on this host: a real Slurm, a server, an agent with its driver per node."""
 
 import os
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _agent(server: Server, node: str, home: Path, driver: FakeDriver) -> Process
         "agent", "--server", server.url, "--node", node, "--slurmd-name", node,
         "--token-file", server.token("node", CLUSTER, node), "--spool", home / "spool",
         "--socket", home / "hook.sock", "--prolog-dir", home / "jobs",
-        log=home / "agent.log", environment=driver.environment(),
+        log=home / "agent.log", environment=driver.environment(), nice=-5,  # as the unit has it
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, false, func, select, true, update
+from sqlalchemy import ColumnElement, Row, Select, case, false, func, select, true, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.orm import Session
 
@@ -43,7 +43,8 @@ def to_view(row: Row[Any], now: datetime) -> RunView:
     ended_at = run.ended_at or run.vanished_at
     elapsed = None
     if run.started_at is not None:
-        elapsed = ((ended_at or now) - run.started_at).total_seconds() - run.suspended_seconds
+        elapsed = ((ended_at or now) - run.started_at).total_seconds()
+        elapsed -= run.suspended_seconds or 0
     return RunView(
         id=run.id, cluster=cluster, simulated=simulated, job_id=run.display_id,
         raw_job_id=run.raw_job_id, name=run.name, user=run.user_name, account=run.account,
@@ -72,19 +73,24 @@ def newest_run(
 def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     """Insert runs, or update what the scheduler says of those that are known.
 
-    An end is never taken back, and a start, an account or a count that is told no more stays.
+    An end is never taken back, and a start or a count that is told no more stays. So does the name
+    when a run ends: Slurm's accounting has "?" in place of each letter that is not Latin.
     """
     if not rows:
         return
     statement = insert(Run)
     new = statement.excluded
-    kept = ("started_at", "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds")
+    kept = (
+        "started_at", "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds",
+        "suspended_seconds", "restarts",
+    )  # fmt: skip
     identity = ("id", "cluster_id", "raw_job_id", "submitted_at")
     changes: dict[str, Any] = {
         column.name: func.coalesce(new[column.name], column) if column.name in kept
         else new[column.name]
         for column in Run.__table__.columns if column.name not in identity
     }  # fmt: skip
+    changes["name"] = case((new.ended_at.is_(None), new.name), else_=Run.name)
     session.execute(
         statement.on_conflict_do_update(
             index_elements=["cluster_id", "raw_job_id", "submitted_at"],

@@ -25,7 +25,7 @@ class RunView(BaseModel):
     ended_at: datetime | None
     elapsed_seconds: float | None
     time_limit_seconds: int | None
-    restarts: int
+    restarts: int | None
     exit_code: str | None
     gpus: int | None
     gpu_model: str | None

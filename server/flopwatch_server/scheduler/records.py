@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-RUNNING_STATES = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING"})
-PENDING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+RUNNING_STATES = frozenset(
+    {"CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "COMPLETING"}
+)
+PENDING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 """States in which a job holds GPUs, and in which it waits for them; every other state is an end."""
 
 
@@ -52,8 +54,8 @@ class JobRecord:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     time_limit_seconds: int | None = None
-    suspended_seconds: int = 0
-    restarts: int = 0
+    suspended_seconds: int | None = None
+    restarts: int | None = None
     exit_code: str | None = None
     gpu_count: int | None = None
     node_count: int | None = None

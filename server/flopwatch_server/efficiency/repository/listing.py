@@ -171,7 +171,7 @@ def _in_order(query: Select[Any], key: ColumnElement[Any], descending: bool) -> 
 
 def _elapsed(now: datetime) -> ColumnElement[float]:
     end = func.coalesce(Run.ended_at, Run.vanished_at, instant(now))
-    return epoch_seconds(end - Run.started_at) - Run.suspended_seconds
+    return epoch_seconds(end - Run.started_at) - func.coalesce(Run.suspended_seconds, 0)
 
 
 def _figures(scope: CTE, now: datetime) -> CTE:

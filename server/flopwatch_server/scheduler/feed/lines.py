@@ -51,8 +51,8 @@ class RunLine(
     started_at: Moment | None = None
     ended_at: Moment | None = None
     time_limit_seconds: Int64 | None = None
-    suspended_seconds: Int64 = 0
-    restarts: Count = 0
+    suspended_seconds: Int64 | None = None
+    restarts: Count | None = None
     exit_code: ExitCode | None = None
     gpu_count: Count | None = None
     node_count: Count | None = None

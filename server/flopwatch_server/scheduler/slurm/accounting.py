@@ -91,7 +91,7 @@ def parse_job(row: Row) -> JobRecord:
         started_at=fields.moment(row, "Start") if nodes else None,
         ended_at=fields.required_moment(row, "End"),
         time_limit_seconds=fields.minutes_as_seconds(row, "TimelimitRaw"),
-        suspended_seconds=fields.duration_seconds(row, "Suspended") or 0,
+        suspended_seconds=fields.duration_seconds(row, "Suspended"),
         exit_code=row["ExitCode"] or None,
         gpu_count=requested if allocated is None else allocated,
         node_count=fields.optional_number(row, "NNodes"),

@@ -38,9 +38,6 @@ COLUMNS = (
     "Name",
 )
 
-_SAME_AS = {"RESIZING": "RUNNING", "SPECIAL_EXIT": "REQUEUE_HOLD"}
-"""A job that gives nodes back still runs; one in special exit is held like a requeued one."""
-
 
 def read_queue(client: Client) -> Answer[JobRecord]:
     """All jobs that wait or hold GPUs, hidden partitions included."""
@@ -55,8 +52,7 @@ def read_queue(client: Client) -> Answer[JobRecord]:
 
 def parse_job(row: Row) -> JobRecord:
     """One row as a record; raises FieldError naming the field of unknown shape."""
-    word = fields.state(row, "State")
-    state = _SAME_AS.get(word, word)
+    state = fields.state(row, "State")
     raw_job_id = fields.whole_number(row, "JobID")
     tasks = row["ArrayTaskID"]  # a number, or the tasks that still wait, as 4-9%2
     in_array = tasks not in ("", "N/A")
