@@ -8,6 +8,7 @@ from flopwatch.gpus import PeakTable
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings
+from tests.lab.ingest import NOW, IngestClient, ingest_client
 from tests.lab.postgres import DEBIAN_BINARIES, DatabaseFactory, postgres, public_folder
 
 
@@ -52,3 +53,17 @@ def any_database(any_postgres: DatabaseFactory) -> Iterator[Database]:
 def house(database: Database) -> House:
     """What a server process holds, around this test's database."""
     return House(database, Settings(), PeakTable.load())
+
+
+@pytest.fixture
+def still_house(house: House) -> House:
+    """The same, with its clock held at the time of the lab's batches."""
+    house.clock = lambda: NOW
+    return house
+
+
+@pytest.fixture
+def agent(still_house: House) -> Iterator[IngestClient]:
+    """Posts to the ingest endpoint with a token for any node of cluster "alpha"."""
+    with ingest_client(still_house) as client:
+        yield client

@@ -13,7 +13,7 @@ from flopwatch_server.efficiency.repository import listing, present
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage, JobQuery, JobRow
 from flopwatch_server.efficiency.service import gpus_now, state_of_run
 from flopwatch_server.jobs.repository import to_view
-from flopwatch_server.telemetry import repository as telemetry
+from flopwatch_server.telemetry.report_repository import newest_reports
 from flopwatch_server.telemetry.repository import AnyRow
 
 
@@ -63,8 +63,8 @@ def train_mfus(
     session: Session, run_ids: Collection[int], peaks: PeakTable, now: datetime
 ) -> dict[int, float | None]:
     """Train MFU by run, of the runs whose training processes report; None where it is not known."""
-    reports = telemetry.newest_reports(session, run_ids, now)
-    return {run_id: mfu.of_run(group, None, peaks).train_mfu for run_id, group in reports.items()}
+    newest = newest_reports(session, run_ids, now)
+    return {run_id: mfu.of_run(group, None, peaks).train_mfu for run_id, group in newest.items()}
 
 
 def _job_row(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from flopwatch import mfu
@@ -49,34 +50,40 @@ def of_run(
     )
 
 
-def by_minute(
-    rows: Iterable[tuple[int, HookCounter]], read_from: int, start: int, peaks: PeakTable
+def by_step(
+    rows: Iterable[tuple[datetime, HookCounter]],
+    read_from: datetime,
+    start: datetime,
+    peaks: PeakTable,
 ) -> list[MfuPoint]:
-    """Train MFU of each minute that ends after `start`, from differences of cumulative counters.
+    """Train MFU of each step that ends after `start`, from differences of cumulative counters.
 
-    `rows` are (end of the minute, last report of a process in it), by process and time, later than
-    `read_from`, which lies some minutes before `start`. A process that began after it counts from
+    `rows` are (end of the step, last report of a process in it), by process and time, later than
+    `read_from`, which lies some steps before `start`. A process that began after it counts from
     zero; of an older one the first row is only what the next is compared with.
     """
-    work: dict[int, list[mfu.Work]] = {}
-    unknown: set[int] = set()
+    work: dict[datetime, list[mfu.Work]] = {}
+    unknown: set[datetime] = set()
     for _, process in groupby(rows, key=lambda row: (row[1].node_id, row[1].boot, row[1].rank)):
         before: HookCounter | None = None
-        for minute, report in process:
+        for time, report in process:
             is_whole = before is not None or _began_at(report) >= read_from
-            if minute > start and is_whole:
+            if time > start and is_whole:
                 if _why_none([report], peaks):
-                    unknown.add(minute)
-                work.setdefault(minute, []).append(_difference(report, before, peaks))
+                    unknown.add(time)
+                work.setdefault(time, []).append(_difference(report, before, peaks))
             before = report
     return [
-        MfuPoint(time=minute, train_mfu=None if minute in unknown else mfu.train_mfu(work[minute]))
-        for minute in sorted(work)
+        MfuPoint(
+            time=int(time.timestamp()),
+            train_mfu=None if time in unknown else mfu.train_mfu(work[time]),
+        )
+        for time in sorted(work)
     ]
 
 
-def _began_at(report: HookCounter) -> float:
-    return report.received_at.timestamp() - report.elapsed_seconds
+def _began_at(report: HookCounter) -> datetime:
+    return report.received_at - timedelta(seconds=report.elapsed_seconds)
 
 
 def _difference(report: HookCounter, before: HookCounter | None, peaks: PeakTable) -> mfu.Work:

@@ -76,7 +76,7 @@ class Mfu(BaseModel):
 
 
 class MfuPoint(BaseModel):
-    """Train MFU over one minute that ends at `time` (seconds since 1970)."""
+    """Train MFU over one step that ends at `time` (seconds since 1970): a minute up to a day."""
 
     time: int
     train_mfu: float | None

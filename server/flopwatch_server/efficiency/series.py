@@ -29,10 +29,13 @@ class Grid:
     step: int
 
     @classmethod
-    def over(cls, start: datetime, end: datetime) -> "Grid":
-        """Samples for up to 2 hours, minutes for up to a day, then `MOST_POINTS` at most."""
+    def over(cls, start: datetime, end: datetime, at_least: int = SAMPLE_PERIOD_SECONDS) -> "Grid":
+        """Samples for up to 2 hours, minutes for up to a day, then `MOST_POINTS` at most.
+
+        `at_least` is the shortest step that the source of the points has, in seconds.
+        """
         seconds = (end - start).total_seconds()
-        step = SAMPLE_PERIOD_SECONDS
+        step = at_least
         if seconds > SAMPLES_UP_TO_SECONDS:
             step = 60 * max(1, ceil(seconds / 60 / MOST_POINTS))
         first = int(start.timestamp()) // step * step

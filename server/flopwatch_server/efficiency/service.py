@@ -25,6 +25,7 @@ from flopwatch_server.efficiency.schemas import (
     StateSeconds,
 )
 from flopwatch_server.jobs.schemas import AllocationView, RunView
+from flopwatch_server.telemetry import report_repository as reports
 from flopwatch_server.telemetry import repository as telemetry
 from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS, HookCounter
 from flopwatch_server.telemetry.repository import AnyRow
@@ -32,7 +33,7 @@ from flopwatch_server.telemetry.repository import AnyRow
 LATEST_LOOK_BACK = timedelta(minutes=10)
 """A sample older than this, seen from now or from the end of the run, is not called the latest."""
 
-_MFU_LOOK_BACK = timedelta(minutes=5)
+_MFU_LOOK_BACK_STEPS = 5
 _ATTENTION = ("idle", "low", "active", "shared", "unknown")
 
 
@@ -108,7 +109,7 @@ def run_devices(session: Session, run: RunView, now: datetime) -> list[DeviceEff
     states = {row.id: row.state for row in present.states_of(session, [run.id], now)}
     not_before = (run.ended_at or now) - LATEST_LOOK_BACK
     latest = {row.id: row for row in telemetry.newest_of_run(session, run.id, not_before, now)}
-    ranks = _ranks(telemetry.newest_reports(session, [run.id], now).get(run.id, []))
+    ranks = _ranks(reports.newest_reports(session, [run.id], now).get(run.id, []))
     return [
         DeviceEfficiency(
             place=series.place_of(held), node=held.node, device_uuid=held.uuid, model=held.model,
@@ -160,21 +161,25 @@ def run_series(
 
 def run_mfu(session: Session, run: RunView, peaks: PeakTable, now: datetime) -> Mfu | None:
     """MFU of a run; None if no training process has reported."""
-    reports = telemetry.newest_reports(session, [run.id], now).get(run.id)
-    if not reports:
+    newest = reports.newest_reports(session, [run.id], now).get(run.id)
+    if not newest:
         return None
     row = figures.run_figures(session, run.id, now)
-    return mfu.of_run(reports, allocated_seconds(row, run), peaks)
+    return mfu.of_run(newest, allocated_seconds(row, run), peaks)
 
 
 def run_mfu_series(
     session: Session, run: RunView, peaks: PeakTable, start: datetime, end: datetime
 ) -> list[MfuPoint]:
-    """Train MFU of each minute in (start, end] in which a training process reported."""
-    read_from = start - _MFU_LOOK_BACK
-    rows = telemetry.reports_by_minute(session, run.id, read_from, end)
-    reports = [(minute, report) for minute, report in rows]
-    return mfu.by_minute(reports, int(read_from.timestamp()), int(start.timestamp()), peaks)
+    """Train MFU of each step in (start, end] in which a training process reported.
+
+    A step is a minute, or longer in windows of more than a day.
+    """
+    grid = series.Grid.over(start, end, at_least=60)
+    step = timedelta(seconds=grid.step)
+    read_from = series.instant_of(grid.start) - _MFU_LOOK_BACK_STEPS * step
+    rows = reports.reports_by_step(session, run.id, step, read_from, series.instant_of(grid.end))
+    return mfu.by_step([(time, report) for time, report in rows], read_from, start, peaks)
 
 
 def _coverage(row: AnyRow | None) -> float | None:
@@ -197,9 +202,9 @@ def _latest(row: AnyRow | None) -> dict[str, float | None]:
     return {name: getattr(row, name, None) for name in COLUMNS}
 
 
-def _ranks(reports: Iterable[HookCounter]) -> dict[str | None, int]:
+def _ranks(newest: Iterable[HookCounter]) -> dict[str | None, int]:
     """Rank by GPU, by the newest report of each."""
-    by_age = sorted(reports, key=lambda report: report.received_at)
+    by_age = sorted(newest, key=lambda report: report.received_at)
     return {report.device_uuid: report.rank for report in by_age if report.device_uuid}
 
 

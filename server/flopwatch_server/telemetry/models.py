@@ -7,11 +7,11 @@ it meets allocations when read. Everything else here can be recomputed from it.
 from datetime import datetime
 from typing import Any
 
-from flopwatch.metrics import COLUMNS
 from sqlalchemy import REAL, BigInteger, Column, Float, ForeignKey, Index, SmallInteger, Table
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from flopwatch.metrics import COLUMNS
 from flopwatch_server.database.base import Base, Key, UtcDateTime
 
 samples = Table(
@@ -92,7 +92,10 @@ class HookCounter(Base):
     """
 
     __tablename__ = "hook_counters"
-    __table_args__ = (Index("ix_hook_counters_job", "cluster_id", "raw_job_id", "received_at"),)
+    __table_args__ = (
+        Index("ix_hook_counters_job", "cluster_id", "raw_job_id", "node_id", "boot", "rank",
+              "received_at"),
+    )  # fmt: skip
     node_id: Mapped[int] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
     boot: Mapped[str] = mapped_column(primary_key=True)
     rank: Mapped[int] = mapped_column(primary_key=True)

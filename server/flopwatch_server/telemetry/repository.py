@@ -30,7 +30,7 @@ from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.fleet.models import AgentEpoch, Device, Node, Placement
 from flopwatch_server.jobs.models import Allocation, Run
-from flopwatch_server.telemetry.models import Gap, HookCounter, device_minutes, samples
+from flopwatch_server.telemetry.models import Gap, device_minutes, samples
 
 AnyRow = Row[*tuple[Any, ...]]
 SAMPLE = timedelta(seconds=SAMPLE_PERIOD_SECONDS)
@@ -268,54 +268,4 @@ def newest_power(
         )
         .ext(distinct_on(samples.c.device_id))
         .order_by(samples.c.device_id, samples.c.ts.desc())
-    ).all()  # fmt: skip
-
-
-def _reports(now: datetime) -> ColumnElement[bool]:
-    """Whether a report belongs to a run: same job, while the run was running."""
-    end = func.coalesce(Run.ended_at, Run.vanished_at, instant(now))
-    return and_(
-        HookCounter.cluster_id == Run.cluster_id,
-        HookCounter.raw_job_id == Run.raw_job_id,
-        HookCounter.received_at >= Run.started_at,
-        HookCounter.received_at <= end,
-    )
-
-
-def newest_reports(
-    session: Session, run_ids: Collection[int], now: datetime
-) -> dict[int, list[HookCounter]]:
-    """The newest report of each process of these runs, by run id; counters are cumulative."""
-    key = (Run.id, HookCounter.node_id, HookCounter.boot, HookCounter.rank)
-    rows = session.execute(
-        select(Run.id, HookCounter)
-        .join(HookCounter, _reports(now))
-        .where(Run.id.in_(run_ids))
-        .ext(distinct_on(*key))
-        .order_by(*key, HookCounter.sequence.desc())
-    )
-    found: dict[int, list[HookCounter]] = {}
-    for run_id, report in rows:
-        found.setdefault(run_id, []).append(report)
-    return found
-
-
-def reports_by_minute(
-    session: Session, run_id: int, start: datetime, end: datetime
-) -> Sequence[Row[int, HookCounter]]:
-    """The last report of each process in each minute of (start, end], in order.
-
-    Gives (end of the minute in seconds since 1970, report).
-    """
-    minute = _step_end(HookCounter.received_at.expression, 60)
-    process = (HookCounter.node_id, HookCounter.boot, HookCounter.rank)
-    return session.execute(
-        select(minute, HookCounter)
-        .join(Run, _reports(end))
-        .where(
-            Run.id == run_id,
-            HookCounter.received_at > instant(start), HookCounter.received_at <= instant(end),
-        )
-        .ext(distinct_on(*process, minute))
-        .order_by(*process, minute, HookCounter.sequence.desc())
     ).all()  # fmt: skip
