@@ -1,6 +1,6 @@
 """How a cluster's GPU time was used over a window: by 10 minutes, and by account."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,10 +24,9 @@ def last_step_end(now: datetime) -> datetime:
 class Usage:
     """GPU time of one cluster over whole steps of 10 minutes, by the end of the step."""
 
-    times: range
-    minutes: Sequence[AnyRow]
-    allocated_seconds: Mapping[int, float]
-    reporting: Mapping[int, AnyRow]
+    times: Sequence[datetime]
+    minutes: Mapping[datetime, Sequence[AnyRow]]
+    steps: Mapping[datetime, AnyRow]
     account_seconds: Mapping[str, float]
 
     @classmethod
@@ -36,13 +35,15 @@ class Usage:
     ) -> "Usage":
         """Read the window (start, end]; both are whole steps."""
         window = (session, cluster_id, start, end, now)
+        minutes: dict[datetime, list[AnyRow]] = {}
+        for row in repository.held_minutes(*window):
+            minutes.setdefault(row.time, []).append(row)
         return cls(
-            times=range(
-                int(start.timestamp()) + STEP_SECONDS, int(end.timestamp()) + 1, STEP_SECONDS
-            ),
-            minutes=repository.held_minutes(*window),
-            allocated_seconds=repository.allocated_steps(*window),
-            reporting={row.time: row for row in repository.reporting_steps(*window)},
+            times=[
+                start + n * repository.STEP for n in range(1, (end - start) // repository.STEP + 1)
+            ],
+            minutes=minutes,
+            steps={row.time: row for row in repository.steps(*window)},
             account_seconds=repository.account_seconds(*window),
         )
 
@@ -52,41 +53,39 @@ class Usage:
 
     def history_tensor(self) -> list[float | None]:
         """Mean tensor activity of the GPUs that were held, of each step."""
-        return [_mean_tensor(self._at(time)) for time in self.times]
+        return [_mean_tensor(self.minutes.get(time, ())) for time in self.times]
 
     def history_power_watts(self) -> list[float | None]:
         """Power of all GPUs that reported, of each step."""
-        rows = (self.reporting.get(time) for time in self.times)
+        rows = (self.steps.get(time) for time in self.times)
         return [None if row is None else row.power_watts for row in rows]
 
     def accounts(self) -> list[AccountHours]:
         """GPU-hours by account, most first."""
+        minutes: dict[str, list[AnyRow]] = {account: [] for account in self.account_seconds}
+        for rows in self.minutes.values():
+            for row in rows:
+                minutes[row.account].append(row)
         hours = [
             AccountHours(
-                account=account,
-                allocated=seconds / 3600,
-                **_sums((row for row in self.minutes if row.account == account), 1 / 60),
+                account=account, allocated=seconds / 3600, **_sums(minutes[account], 1 / 60)
             )
             for account, seconds in self.account_seconds.items()
         ]
         return sorted(hours, key=lambda row: (-row.allocated, row.account))
 
-    def _at(self, time: int) -> list[AnyRow]:
-        return [row for row in self.minutes if row.time == time]
-
-    def _counts(self, time: int, gpus: int) -> StateCounts:
-        known = _sums(self._at(time), 60 / STEP_SECONDS)
-        allocated = self.allocated_seconds.get(time, 0.0) / STEP_SECONDS
-        reporting = self.reporting.get(time)
-        idle_hands = reporting.free / STEP_SECONDS if reporting else 0.0
-        free = min(idle_hands, max(gpus - allocated, 0.0))
+    def _counts(self, time: datetime, gpus: int) -> StateCounts:
+        known = _sums(self.minutes.get(time, ()), 60 / STEP_SECONDS)
+        step = self.steps.get(time)
+        free = 0.0
+        if step is not None:
+            free = min(step.free, max(gpus * STEP_SECONDS - step.allocated, 0.0)) / STEP_SECONDS
         unknown = max(gpus - sum(known.values()) - free, 0.0)
-        return StateCounts(time=time, **known, free=free, unknown=unknown)
+        return StateCounts(time=int(time.timestamp()), **known, free=free, unknown=unknown)
 
 
-def _sums(rows: Iterable[AnyRow], factor: float) -> dict[str, float]:
-    held = list(rows)
-    return {state: factor * sum(getattr(row, state) for row in held) for state in KNOWN_STATES}
+def _sums(rows: Sequence[AnyRow], factor: float) -> dict[str, float]:
+    return {state: factor * sum(getattr(row, state) for row in rows) for state in KNOWN_STATES}
 
 
 def _mean_tensor(rows: Sequence[AnyRow]) -> float | None:

@@ -1,14 +1,13 @@
 """A whole cluster: its GPUs, nodes and queue now, and how its GPU time was used."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Float,
-    Integer,
     Row,
     Select,
     and_,
@@ -39,7 +38,7 @@ from flopwatch_server.telemetry.repository import (
 )
 
 STEP = timedelta(minutes=10)
-_STEP_SECONDS = STEP.total_seconds()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _minute = device_minutes.c
 
 
@@ -127,8 +126,7 @@ def held_minutes(
 ) -> Sequence[AnyRow]:
     """Minutes of unshared allocations in (start, end] by account and 10 minutes.
 
-    Gives (account, end of the step in seconds since 1970, minutes by state, sum and count of
-    tensor activity).
+    Gives (account, end of the step, minutes by state, sum and count of tensor activity).
     """
     holding = held(now, *_overlapping(cluster_id, start, end))
     time = _step_end()
@@ -148,28 +146,15 @@ def held_minutes(
     ).all()
 
 
-def allocated_steps(
-    session: Session, cluster_id: int, start: datetime, end: datetime, now: datetime
-) -> dict[int, float]:
-    """GPU-seconds allocated in each 10 minutes of (start, end], by their end."""
-    taken = _taken(cluster_id, start, end, now)
-    rows = session.execute(select(taken.c.time, func.sum(taken.c.seconds)).group_by(taken.c.time))
-    return {time: seconds for time, seconds in rows}
-
-
-def reporting_steps(
+def steps(
     session: Session, cluster_id: int, start: datetime, end: datetime, now: datetime
 ) -> Sequence[AnyRow]:
     """All devices of a cluster in each 10 minutes of (start, end], by their end.
 
-    Gives (time, power of all that reported in watts, GPU-seconds that reported and nobody held).
+    Gives (time, GPU-seconds allocated, GPU-seconds that reported and nobody held, power of all
+    that reported in watts).
     """
     taken = _taken(cluster_id, start, end, now)
-    by_device = (
-        select(taken.c.device_id, taken.c.time, func.sum(taken.c.seconds).label("seconds"))
-        .group_by(taken.c.device_id, taken.c.time)
-        .cte("by_device")
-    )
     time = _step_end()
     seen = (
         select(
@@ -182,14 +167,19 @@ def reporting_steps(
         .group_by(_minute.device_id, time)
         .cte("seen")
     )
-    free = func.greatest(seen.c.seconds - func.coalesce(by_device.c.seconds, 0.0), 0.0)
+    free = func.greatest(seen.c.seconds - func.coalesce(taken.c.seconds, 0.0), 0.0)
+    same = and_(taken.c.device_id == seen.c.device_id, taken.c.time == seen.c.time)
+    either = func.coalesce(seen.c.time, taken.c.time)
     return session.execute(
-        select(seen.c.time, func.sum(seen.c.power_watts).label("power_watts"),
-               cast(func.sum(free), Float).label("free"))
-        .outerjoin(by_device, and_(by_device.c.device_id == seen.c.device_id,
-                                   by_device.c.time == seen.c.time))
-        .group_by(seen.c.time)
-    ).all()  # fmt: skip
+        select(
+            either.label("time"),
+            func.coalesce(func.sum(taken.c.seconds), 0.0).label("allocated"),
+            cast(func.coalesce(func.sum(free), 0), Float).label("free"),
+            func.sum(seen.c.power_watts).label("power_watts"),
+        )
+        .select_from(seen.join(taken, same, full=True))
+        .group_by(either)
+    ).all()
 
 
 def _taken(cluster_id: int, start: datetime, end: datetime, now: datetime) -> CTE:
@@ -201,21 +191,21 @@ def _taken(cluster_id: int, start: datetime, end: datetime, now: datetime) -> CT
     begin = func.generate_series(
         instant(start), instant(end - STEP), interval(STEP), type_=UtcDateTime
     )
-    steps = select(begin.label("begin")).cte("steps")
+    spans = select(begin.label("begin")).cte("spans")
+    after = spans.c.begin + interval(STEP)
     gpu = (holding.c.node_id, holding.c.gres_ordinal,
            case((holding.c.gres_ordinal.is_(None), holding.c.id)))  # fmt: skip
-    overlap = _overlap(holding, steps.c.begin, steps.c.begin + interval(STEP))
+    overlap = _overlap(holding, spans.c.begin, after)
     return (
         select(
             func.max(holding.c.device_id).label("device_id"),
-            cast(epoch_seconds(steps.c.begin) + _STEP_SECONDS, Integer).label("time"),
-            func.least(func.sum(overlap), _STEP_SECONDS, type_=Float).label("seconds"),
+            after.label("time"),
+            func.least(func.sum(overlap), STEP.total_seconds(), type_=Float).label("seconds"),
         )
-        .join(steps, and_(holding.c.valid_from < steps.c.begin + interval(STEP),
-                          holding.c.until > steps.c.begin))
-        .group_by(*gpu, steps.c.begin)
+        .join(spans, and_(holding.c.valid_from < after, holding.c.until > spans.c.begin))
+        .group_by(*gpu, spans.c.begin)
         .cte("taken")
-    )  # fmt: skip
+    )
 
 
 def _overlapping(
@@ -238,9 +228,9 @@ def _within(start: datetime, end: datetime) -> tuple[ColumnElement[bool], Column
     return _minute.minute >= instant(start), _minute.minute < instant(end)
 
 
-def _step_end() -> ColumnElement[int]:
-    step = func.floor(epoch_seconds(_minute.minute) / _STEP_SECONDS)
-    return cast((step + 1) * _STEP_SECONDS, Integer)
+def _step_end() -> ColumnElement[datetime]:
+    begin = func.date_bin(interval(STEP), _minute.minute, instant(_EPOCH), type_=UtcDateTime)
+    return begin + interval(STEP)
 
 
 def _overlap(holding: CTE, start: ColumnElement[Any], end: ColumnElement[Any]) -> Any:
