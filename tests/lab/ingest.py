@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from httpx import Response
+from sqlalchemy import text
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -77,7 +78,7 @@ class _Door:
         await self._app(scope, receive, send)
 
 
-def ingest_app(house: House, node: str | None = None) -> FastAPI:
+def ingest_app(house: House, node: str | None = None, kind: str = "node") -> FastAPI:
     """The ingest endpoint for a token of cluster "alpha", of one node or of all."""
 
     @asynccontextmanager
@@ -92,7 +93,7 @@ def ingest_app(house: House, node: str | None = None) -> FastAPI:
     app = FastAPI(lifespan=lifespan)
     app.state.house = house
     app.include_router(flopwatch_server.telemetry.endpoints.router)
-    machine = MachineIdentity(1, "node", cluster(house.database), node)
+    machine = MachineIdentity(1, kind, cluster(house.database), node)
     app.add_middleware(_Door, machine=machine)
     return app
 
@@ -106,8 +107,9 @@ def cluster(database: Database) -> int:
 class IngestClient:
     """Posts as an agent does."""
 
-    def __init__(self, http: TestClient) -> None:
+    def __init__(self, http: TestClient, database: Database) -> None:
         self.http = http
+        self.database = database
 
     def post(self, message: wire.Batch, values: "array[float] | None" = None) -> Response:
         """Post a batch with its block of values."""
@@ -124,7 +126,15 @@ class IngestClient:
 
 
 @contextmanager
-def ingest_client(house: House, node: str | None = None) -> Iterator[IngestClient]:
+def ingest_client(
+    house: House, node: str | None = None, kind: str = "node"
+) -> Iterator[IngestClient]:
     """A client of the running endpoint."""
-    with TestClient(ingest_app(house, node)) as http:
-        yield IngestClient(http)
+    with TestClient(ingest_app(house, node, kind)) as http:
+        yield IngestClient(http, house.database)
+
+
+def query(database: Database, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+    """What the database holds, as plain tuples."""
+    with database.session() as session:
+        return [tuple(row) for row in session.execute(text(statement), parameters)]

@@ -24,6 +24,17 @@ class _ForeignNode(Exception):
     """A token of one node posts for another: 403."""
 
 
+_REFUSALS = (
+    BodyTooLarge,
+    BrokenBody,
+    ClientDisconnect,
+    InvalidBatch,
+    NotStorable,
+    Unavailable,
+    _ForeignNode,
+)
+
+
 async def post_batch(request: Request) -> Response:
     """Take a batch of an agent; the answer comes once it is durable.
 
@@ -46,9 +57,7 @@ async def post_batch(request: Request) -> Response:
         # A thread of its own costs more than reading a small body.
         small = len(body) < _SMALL_BODY_BYTES
         outcome = await writer.submit(read() if small else await asyncio.to_thread(read))
-    except (
-        BodyTooLarge, BrokenBody, ClientDisconnect, InvalidBatch, NotStorable, Unavailable, _ForeignNode
-    ) as error:  # fmt: skip
+    except _REFUSALS as error:
         return _refusal(error)
     return JSONResponse(
         {

@@ -13,6 +13,7 @@ from flopwatch.metrics import BY_NAME, Reason
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _UUID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+_ID = re.compile(r"[A-Za-z0-9._:+/-]{1,64}")
 _WORD = re.compile(r"[A-Za-z0-9._:+/-]{0,64}")
 _REASONS = frozenset(get_args(Reason))
 _EVIDENCE_KINDS = frozenset({"prolog", "cgroup", "environ"})
@@ -42,7 +43,7 @@ def check_header(batch: wire.Batch) -> None:
         raise InvalidBatch("$.version", f"is not {wire.VERSION}")
     _match(_NODE, batch.node, "$.node", "is not a node's name")
     _time(batch.sent_at, "$.sent_at")
-    _match(_WORD, batch.epoch.boot_id, "$.epoch.boot_id", "is not an id")
+    _match(_ID, batch.epoch.boot_id, "$.epoch.boot_id", "is not an id")
     _count(batch.epoch.number, "$.epoch.number")
     _time(batch.epoch.started_at, "$.epoch.started_at")
     batch.epoch.agent_version = _cut(batch.epoch.agent_version)
@@ -118,8 +119,8 @@ def _report(entry: wire.AttributedReport, place: str) -> None:
     report = entry.report
     if report.version != wire.VERSION:
         raise InvalidBatch(f"{place}.version", f"is not {wire.VERSION}")
-    _match(_WORD, report.boot, f"{place}.boot", "is not an id")
-    _match(_WORD, report.convention, f"{place}.convention", "is not a convention's name")
+    _match(_ID, report.boot, f"{place}.boot", "is not an id")
+    _match(_ID, report.convention, f"{place}.convention", "is not a convention's name")
     if report.device_uuid is not None:
         _match(_UUID, report.device_uuid, f"{place}.device_uuid", "is not a GPU's UUID")
     for name in ("sequence", "rank", "world_size", "steps", "dropped"):

@@ -26,6 +26,7 @@ _MAX_TIME = 253_402_300_799  # the end of the year 9999
 _CHUNK_BYTES = 256 * 1024
 _MINIMA = np.array([metric.minimum for metric in METRICS], np.float32)
 _MAXIMA = np.array([metric.maximum for metric in METRICS], np.float32)
+_SMALLEST = np.finfo(np.float32).tiny
 _decoder = msgspec.json.Decoder(wire.Batch)
 
 
@@ -229,6 +230,8 @@ def _all_columns(names: list[str], values: Floats) -> Floats:
 
 def _clear_implausible(device: Integers, time: Integers, table: Floats) -> list[Implausible]:
     """Make what can't be unknown, in place, and tell of which metrics and when."""
+    # A mean of smaller numbers underflows, which PostgreSQL takes for an error.
+    table[np.abs(table) < _SMALLEST] = 0
     bad = (table < _MINIMA) | (table > _MAXIMA) | np.isinf(table)
     if not bad.any():
         return []

@@ -162,7 +162,7 @@ def _state(one: Subquery, thresholds: Thresholds) -> ColumnElement[int]:
         (func.count().filter(_suspect(one, thresholds)) > 0, number["unknown"]),
         (and_(telling >= enough, idle == telling), number["idle"]),
         (func.count(one.c.sm_active) < enough, number["unknown"]),
-        (func.avg(one.c.sm_active) < thresholds.low_sm_active, number["low"]),
+        (cast(func.avg(one.c.sm_active), REAL) < _real(thresholds.low_sm_active), number["low"]),
         else_=number["active"],
     )
 
@@ -172,7 +172,7 @@ def _idle(one: Subquery, thresholds: Thresholds) -> ColumnElement[bool]:
     sm_active, utilization = one.c.sm_active, one.c.gpu_utilization
     return and_(
         or_(sm_active.is_not(None), utilization.is_not(None)),
-        func.coalesce(sm_active, 0) < thresholds.idle_sm_active,
+        func.coalesce(sm_active, 0) < _real(thresholds.idle_sm_active),
         func.coalesce(utilization, 0) == 0,
     )
 
@@ -182,7 +182,12 @@ def _suspect(one: Subquery, thresholds: Thresholds) -> ColumnElement[bool]:
     return and_(
         func.coalesce(one.c.sm_active, one.c.gpu_utilization) == 0,
         or_(
-            one.c.gpu_utilization >= thresholds.suspect_utilization,
+            one.c.gpu_utilization >= _real(thresholds.suspect_utilization),
             one.c.power_watts > thresholds.suspect_power_share * one.c.power_limit_watts,
         ),
     )
+
+
+def _real(threshold: float) -> ColumnElement[float]:
+    """A threshold as precise as the samples are: 0.01 as stored is not below 0.01."""
+    return cast(literal(threshold), REAL)

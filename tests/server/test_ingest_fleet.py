@@ -1,0 +1,143 @@
+"""Agents introduce nodes, devices and where the devices sit."""
+
+from typing import Any
+
+from flopwatch import wire
+from flopwatch_server.database.engine import Database
+from flopwatch_server.fleet import service
+from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.nodes import ensure_nodes
+from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, batch, device, query, sampled
+
+PLACES = """
+    SELECT right(d.uuid, 1), d.instance, n.name, p.minor, p.gres_ordinal
+    FROM placements p JOIN devices d ON d.id = p.device_id JOIN nodes n ON n.id = p.node_id
+    WHERE p.valid_to IS NULL ORDER BY n.name, p.minor, d.instance, 1
+"""
+
+
+def tell(agent: IngestClient, after: int, *devices: wire.Device, node: str = "gpu01") -> None:
+    """Post one sample of each device at `after` seconds from now, and so when they are there."""
+    rows = [(index, NOW_SECONDS + after, {"sm_active": 0.5}) for index in range(len(devices))]
+    message, values = sampled(rows, ["sm_active"], node=node, devices=list(devices))
+    assert agent.post(message, values).status_code == 200
+
+
+def ordinals(database: Database, node: str = "gpu01") -> dict[int, str]:
+    """The last digit of the UUID at each ordinal of a node, as other parts are told."""
+    uuids = dict(query(database, "SELECT id, right(uuid, 1) FROM devices"))
+    with database.session() as session:
+        [node_id] = ensure_nodes(session, 1, [node]).values()
+        found = service.current_devices(session, [node_id])
+    assert {source for _, source in found.values()} <= {"minor order"}
+    return {ordinal: uuids[device_id] for (_, ordinal), (device_id, _) in found.items()}
+
+
+def test_ordinals_follow_the_minors_not_the_order_in_the_batch(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, minor=6), device(2, minor=0), device(3, minor=4))
+    assert ordinals(agent.database) == {0: "2", 1: "3", 2: "1"}
+
+
+def test_samples_belong_to_the_device_that_the_index_names(agent: IngestClient) -> None:
+    devices = [device(1, minor=1), device(2, minor=0)]
+    rows = [(0, NOW_SECONDS, {"sm_active": 0.25}), (1, NOW_SECONDS, {"sm_active": 0.75})]
+    agent.post(*sampled(rows, devices=devices))
+    kept = query(agent.database, "SELECT right(uuid, 1), sm_active FROM samples "
+                 "JOIN devices ON devices.id = device_id ORDER BY 1")  # fmt: skip
+    assert kept == [("1", 0.25), ("2", 0.75)]
+
+
+def test_a_gpu_that_changes_its_node_leaves_the_old_one(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, minor=0), device(2, minor=1))
+    tell(agent, 10, device(3, minor=0), device(1, minor=1), node="gpu02")
+    assert query(agent.database, PLACES) == [
+        ("2", "", "gpu01", 1, 0), ("3", "", "gpu02", 0, 0), ("1", "", "gpu02", 1, 1),
+    ]  # fmt: skip
+    tell(agent, 20, device(1, minor=0), device(2, minor=1))
+    assert ordinals(agent.database) == {0: "1", 1: "2"}
+    assert ordinals(agent.database, "gpu02") == {0: "3"}
+    assert query(agent.database, "SELECT count(*) FROM devices") == [(3,)]
+
+
+def test_gpus_that_swap_minors_swap_ordinals(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, minor=0), device(2, minor=1))
+    tell(agent, 10, device(1, minor=1), device(2, minor=0))
+    assert ordinals(agent.database) == {0: "2", 1: "1"}
+    assert query(agent.database, "SELECT count(*) FROM placements") == [(4,)]
+
+
+def test_a_gpu_in_anothers_place_displaces_it(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, minor=0), device(2, minor=1))
+    tell(agent, 10, device(3, minor=0), device(2, minor=1))
+    assert ordinals(agent.database) == {0: "3", 1: "2"}
+
+
+def test_a_gpu_that_fell_off_the_bus_keeps_its_place(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, minor=0), device(2, minor=1))
+    tell(agent, 10, device(2, minor=1))
+    assert ordinals(agent.database) == {0: "1", 1: "2"}
+
+
+def test_an_old_word_that_comes_late_moves_nothing(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, minor=0))
+    tell(agent, 100, device(2, minor=0))
+    tell(agent, 200, device(1, minor=0), node="gpu02")
+    tell(agent, 50, device(1, minor=0))
+    assert query(agent.database, PLACES) == [("2", "", "gpu01", 0, 0), ("1", "", "gpu02", 0, 0)]
+
+
+def test_mig_instances_are_devices_without_an_ordinal(agent: IngestClient) -> None:
+    whole = device(1, minor=0)
+    first = device(1, minor=0, instance="1/0", profile="3g.40gb")
+    second = device(1, minor=0, instance="2/0", profile="3g.40gb")
+    tell(agent, 0, whole, first, second, device(2, minor=1))
+    assert query(agent.database, PLACES) == [
+        ("1", "", "gpu01", 0, 0), ("1", "1/0", "gpu01", 0, None),
+        ("1", "2/0", "gpu01", 0, None), ("2", "", "gpu01", 1, 1),
+    ]  # fmt: skip
+
+
+def test_a_mig_instance_that_is_split_anew_is_another_device(agent: IngestClient) -> None:
+    first = device(1, minor=0, instance="1/0", profile="3g.40gb")
+    other = device(1, minor=0, instance="1/0", profile="1g.10gb")
+    tell(agent, 0, first)
+    tell(agent, 10, other)
+    tell(agent, 20, first)
+    devices = query(agent.database, "SELECT profile, valid_to IS NULL FROM devices ORDER BY id")
+    assert devices == [("3g.40gb", False), ("1g.10gb", False), ("3g.40gb", True)]
+    assert query(agent.database, "SELECT count(*) FROM placements WHERE valid_to IS NULL") == [(1,)]
+
+
+def test_what_the_driver_says_of_a_gpu_is_kept_up_to_date(agent: IngestClient) -> None:
+    tell(agent, 0, device(1, power_limit_watts=700.0))
+    tell(agent, 10, device(1, power_limit_watts=500.0, memory_mib=None))
+    limits = query(agent.database, "SELECT power_limit_watts, memory_mib FROM devices")
+    assert limits == [(500.0, 81559.0)]
+
+
+def test_an_agent_finds_the_schedulers_node_by_an_alias(agent: IngestClient) -> None:
+    with agent.database.session() as session:
+        cluster_id = ensure_cluster(session, "alpha", NOW)
+        ensure_nodes(session, cluster_id, ["gpu01"])
+    agent.post(batch(node="gpu01.example.org", aliases=["gpu01"]))
+    nodes = query(agent.database, "SELECT name, aliases, last_batch_at FROM nodes")
+    assert nodes == [("gpu01", ["gpu01.example.org"], NOW)]
+    agent.post(batch(node="gpu01.example.org"))
+    assert query(agent.database, "SELECT count(*) FROM nodes") == [(1,)]
+
+
+def test_equal_names_on_two_clusters_are_two_nodes(agent: IngestClient) -> None:
+    with agent.database.session() as session:
+        ensure_nodes(session, ensure_cluster(session, "beta", NOW), ["gpu01"])
+    agent.post(batch())
+    assert query(agent.database, "SELECT count(*) FROM nodes WHERE name = 'gpu01'") == [(2,)]
+
+
+def test_clusters_are_listed_by_name(database: Database) -> None:
+    with database.session() as session:
+        ensure_cluster(session, "granite", NOW)
+        ensure_cluster(session, "basalt", NOW, simulated=True)
+        views: list[dict[str, Any]] = [view.model_dump() for view in service.clusters(session)]
+    assert views == [
+        {"name": "basalt", "simulated": True}, {"name": "granite", "simulated": False},
+    ]  # fmt: skip
