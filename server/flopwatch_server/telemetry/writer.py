@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING_ROWS = 400_000
 MAX_GROUP_ROWS = 50_000
+MAX_GROUP_BATCHES = 256
 MAX_WAITING_BATCHES = 2048
 _DAY_SECONDS = 86_400
 _UNREACHABLE_STATES = ("08", "53", "57P")  # no connection, no room, shut down
@@ -92,7 +93,7 @@ class IngestWriter:
         """Wait for a batch and take all that wait behind it; nothing once the writer stops."""
         group: list[_Waiting] = []
         rows = 0
-        while rows < MAX_GROUP_ROWS:
+        while rows < MAX_GROUP_ROWS and len(group) < MAX_GROUP_BATCHES:
             try:
                 waiting = self._queue.get(block=not group)
             except queue.Empty:
