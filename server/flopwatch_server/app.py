@@ -1,7 +1,8 @@
 """The API as an ASGI application, behind the guard, with its background work."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from sqlalchemy.exc import OperationalError
@@ -14,6 +15,7 @@ import flopwatch_server.jobs.feed_endpoints
 import flopwatch_server.telemetry.endpoints
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.house import House, NotFound
+from flopwatch_server.telemetry.openapi import describe_ingest
 from flopwatch_server.telemetry.writer import IngestWriter
 from flopwatch_server.work.runner import Runner
 from flopwatch_server.work.schedule import periodic_tasks
@@ -21,8 +23,11 @@ from flopwatch_server.work.schedule import periodic_tasks
 _EVERY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
-def create_app(house: House) -> FastAPI:
-    """The whole API under /api/v1. The database must have been brought up to date before."""
+def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None) -> FastAPI:
+    """The whole API under /api/v1. The database must have been brought up to date before.
+
+    `add_pages` puts pages on the same application. Whatever it adds stands behind the guard.
+    """
     app = FastAPI(
         title="Flopwatch",
         description="What every batch job really gets out of its GPUs.",
@@ -46,8 +51,21 @@ def create_app(house: House) -> FastAPI:
     app.add_api_route("/api/{path:path}", _unknown, methods=_EVERY_METHOD, include_in_schema=False)
     app.add_exception_handler(NotFound, _not_found)
     app.add_exception_handler(OperationalError, _database_gone)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    if add_pages is not None:
+        add_pages(app)
     app.add_middleware(Guard, database=house.database, settings=house.settings, clock=house.clock)
     return app
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's own description, completed once by what it can't see."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        describe_ingest(document)
+        schemes = document["components"].setdefault("securitySchemes", {})
+        schemes["token"] = {"type": "http", "scheme": "bearer"}
+    return app.openapi_schema or {}
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 from fastapi import Depends, HTTPException, Request
 from sqlalchemy.orm import Session
@@ -29,22 +29,20 @@ class NotFound(Exception):
     """The thing does not exist, or may not be seen, which is the same: 404."""
 
 
-def get_house(request: Request) -> House:
+# The first three are asynchronous since FastAPI gives every synchronous one a thread of its own.
+
+
+async def get_house(request: Request) -> House:
+    """What this server process holds."""
     return cast(House, request.app.state.house)
 
 
-def get_session(request: Request) -> Iterator[Session]:
-    """One transaction for one request."""
-    with get_house(request).database.session() as session:
-        yield session
-
-
-def get_principal(request: Request) -> Principal:
+async def get_principal(request: Request) -> Principal:
     """The person who asks, as the guard found out; there is no other source."""
     return cast(Principal, request.scope["state"]["principal"])
 
 
-def get_machine(request: Request) -> MachineIdentity:
+async def get_machine(request: Request) -> MachineIdentity:
     """The machine whose token the guard has checked."""
     return cast(MachineIdentity, request.scope["state"]["machine"])
 
@@ -56,8 +54,15 @@ def require_kind(machine: MachineIdentity, kind: str) -> None:
 
 
 HouseDep = Annotated[House, Depends(get_house)]
+
+
+def get_session(house: HouseDep) -> Iterator[Session]:
+    """One transaction for one request."""
+    with house.database.session() as session:
+        yield session
+
+
 # "function": the commit comes before the answer, so whoever has an answer can rely on it.
 SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
 MachineDep = Annotated[MachineIdentity, Depends(get_machine)]
-Json = dict[str, Any]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from tests.lab.postgres import public_folder
 from tests.lab.processes import FLOPWATCH, free_port, wait_for
 

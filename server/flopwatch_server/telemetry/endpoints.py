@@ -41,7 +41,7 @@ async def post_batch(request: Request) -> Response:
     200 {"accepted", "duplicates", "refused", "server_time"}; 4xx where the post is at fault and
     would be again; 503 where it should be sent again later.
     """
-    house, machine = get_house(request), get_machine(request)
+    house, machine = await get_house(request), await get_machine(request)
     require_kind(machine, "node")
     content_type, encoding = _form(request)
     writer = cast(IngestWriter, request.app.state.writer)
