@@ -85,11 +85,11 @@ def test_reports_of_another_run_of_the_same_job_do_not_count(
     world: World, peaks: PeakTable
 ) -> None:
     node = world.node()
-    first = world.run(ended_at=at(3), state="NODE_FAIL")
-    second = world.run(submitted_at=at(3), start=at(4))
+    first = world.run(ended_at=at(3), state="NODE_FAIL", display_id="first")
+    second = world.run(submitted_at=at(3), start=at(4), display_id="second")
     world.report(first, node, at(2), {BF16: 1e15}, 100.0, boot="one", device_name=GPU)
     world.report(second, node, at(5), {BF16: 2e15}, 40.0, boot="two", device_name=GPU)
-    # `world.view` gives the newest run of the job.
+    assert mfu_of(world, first, peaks).train_mfu == pytest.approx(10 / 100)
     assert mfu_of(world, second, peaks).train_mfu == pytest.approx(20 / 40)
 
 

@@ -147,6 +147,16 @@ def test_a_gpu_that_jobs_share_is_held_once_in_the_history(world: World) -> None
     assert found.history[-1] == StateCounts(time=ZERO + 600, free=1, unknown=1)
 
 
+def test_a_gpu_held_by_a_run_is_not_free_though_nobody_knows_which_one_it_is(
+    world: World,
+) -> None:
+    node = world.node()
+    for device in world.gpus(node, 2):
+        world.minutes(device, T0, "I" * 10)
+    world.hold(world.run(), node, None, None)
+    assert seen(world, at(10, 20)).history[-1] == StateCounts(time=ZERO + 600, free=1, unknown=1)
+
+
 def test_accounts_have_gpu_hours_by_state_most_first(world: World) -> None:
     node = world.node()
     first, second = world.gpus(node, 2)
@@ -219,13 +229,17 @@ def test_jobs_with_idle_or_low_gpus_need_attention_most_idle_hours_first(world: 
     assert theirs.gpus_now == found.gpus_now == GpuCounts(active=1, low=1, idle=2)
 
 
-def test_ten_rows_of_attention_at_most(world: World) -> None:
+def test_ten_rows_of_attention_at_most_of_those_that_may_be_seen(world: World) -> None:
     node = world.node()
     for number in range(12):
         device = world.gpu(node, number)
-        world.hold(world.run(100 + number), node, device, number)
-        world.minutes(device, T0, "I" * 10)
+        run = world.run(100 + number, user_name="mchen" if number == 0 else "bo")
+        world.hold(run, node, device, number)
+        world.minutes(device, T0, "A" * 9 + "I" if number == 0 else "I" * 10)
     assert len(seen(world, at(10, 20)).attention) == 10
+    # Twelve wait, this one last; its owner sees it all the same.
+    theirs = seen(world, at(10, 20), Principal("mchen", "researcher"))
+    assert [row.job_id for row in theirs.attention] == ["100"]
 
 
 def test_an_agent_is_silent_after_three_periods(world: World) -> None:
