@@ -14,15 +14,7 @@ from flopwatch_dashboard.documents import Documents
 from flopwatch_dashboard.pages import all_pages
 from flopwatch_dashboard.router import Router
 from flopwatch_dashboard.services import RememberRequest
-from flopwatch_dashboard.static import (
-    ASSETS,
-    FONT_URL,
-    PLOTLY,
-    PLOTLY_PATH,
-    StaticFile,
-    StaticFiles,
-    bundle,
-)
+from flopwatch_dashboard.static import ASSETS, StaticFiles, our_files
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.app import create_app
 from flopwatch_server.house import House
@@ -40,7 +32,7 @@ def create(house: House) -> FastAPI:
     app = create_app(house)
     pages = all_pages()
     router = Router(pages)
-    (css_url, css), (js_url, js) = bundle("css"), bundle("js")
+    ours = our_files()
     dash = Dash(
         "flopwatch_dashboard",
         server=app,
@@ -48,7 +40,7 @@ def create(house: House) -> FastAPI:
         include_assets_files=False,
         title="Flopwatch",
         update_title="",
-        index_string=shell.index_string(css_url, js_url, FONT_URL),
+        index_string=shell.index_string(ours),
         suppress_callback_exceptions=True,
         on_error=_report,
     )
@@ -60,12 +52,7 @@ def create(house: House) -> FastAPI:
     app.add_middleware(RememberRequest)
     app.add_middleware(GZipMiddleware, minimum_size=_SMALLEST_COMPRESSED_BYTES)
     _guard_outermost(app)
-    plotly = StaticFile(PLOTLY.read_bytes(), "text/javascript; charset=utf-8")
-    app.add_middleware(
-        StaticFiles,
-        given={css_url: css, js_url: js, PLOTLY_PATH: plotly},
-        cache=house.settings.data_dir / "static",
-    )
+    app.add_middleware(StaticFiles, given=ours.files, cache=house.settings.data_dir / "static")
     app.router.lifespan_context = _with_set_up(dash, app)
     return app
 

@@ -3,10 +3,12 @@
 Own routing instead of Dash's pages, whose routing callback runs again at every change of the query.
 """
 
+import logging
 from collections.abc import Sequence
 
 from dash import ClientsideFunction, Dash, Input, Output, State
 from dash.development.base_component import Component
+from sqlalchemy.exc import SQLAlchemyError
 
 from flopwatch_dashboard import shell
 from flopwatch_dashboard.address import Address, Place, find_place
@@ -16,6 +18,8 @@ from flopwatch_dashboard.pages import Page, Shown
 from flopwatch_dashboard.services import Visit, call
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.house import NotFound
+
+_logger = logging.getLogger(__name__)
 
 
 class Router:
@@ -66,6 +70,9 @@ class Router:
                 shown = await page.show(place)
             except NotFound:
                 return shell.not_found(), [], [], shell.visitor(visitor), None
+            except SQLAlchemyError:
+                _logger.exception("page %s could not be read", address.path)
+                return shell.unreadable(), [], [], shell.visitor(visitor), None
             return (
                 shown.content,
                 shell.context(place),

@@ -10,6 +10,7 @@ from flopwatch_dashboard.address import Place
 from flopwatch_dashboard.components import icon
 from flopwatch_dashboard.documents import NONCE_PLACEHOLDER
 from flopwatch_dashboard.pages import Page
+from flopwatch_dashboard.static import FONT_URL, OurFiles
 from flopwatch_server.access.principal import Principal
 
 TICK_SECONDS = 5
@@ -21,8 +22,8 @@ _SCOPES = {
 }
 
 
-def index_string(css_url: str, js_url: str, font_url: str) -> str:
-    """The document. `head.js` comes first: it sets the colour scheme before anything is painted."""
+def index_string(ours: OurFiles) -> str:
+    """The document. The head script comes first: it sets the scheme before anything is painted."""
     return f"""<!DOCTYPE html>
 <html lang="en" data-mantine-color-scheme="light">
 <head>
@@ -30,17 +31,17 @@ def index_string(css_url: str, js_url: str, font_url: str) -> str:
 <meta name="description" content="What every batch job really gets out of its GPUs.">
 <meta name="style-nonce" content="{NONCE_PLACEHOLDER}">
 <title>{{%title%}}</title>
-<link rel="icon" type="image/svg+xml" href="/assets/favicon.svg">
-<script src="/assets/head.js"></script>
-<link rel="preload" as="font" type="font/woff2" href="{font_url}" crossorigin>
-<link rel="stylesheet" href="{css_url}">
+<link rel="icon" type="image/svg+xml" href="{ours.icon}">
+<script src="{ours.head}"></script>
+<link rel="preload" as="font" type="font/woff2" href="{FONT_URL}" crossorigin>
+<link rel="stylesheet" href="{ours.css}">
 {{%css%}}
 </head>
 <body>
 {{%app_entry%}}
 {{%config%}}
 {{%scripts%}}
-<script src="{js_url}"></script>
+<script src="{ours.js}"></script>
 {{%renderer%}}
 </body>
 </html>"""
@@ -102,6 +103,18 @@ def not_found() -> Component:
     )
 
 
+def unreadable() -> Component:
+    """What stands in place of a page while the database does not answer."""
+    return html.Div(
+        [
+            html.H1("Could not load", tabIndex="-1"),
+            html.P("The database does not answer. What the agents measure is kept on their nodes."),
+            html.Button("Try again", className="button", type="button", **{"data-action": "again"}),
+        ],
+        className="empty",
+    )
+
+
 def _rail(pages: Sequence[Page]) -> Component:
     logo = html.A(
         [html.I(), html.I(), html.I(), html.I(), html.Span("Flopwatch", className="hidden-text")],
@@ -146,6 +159,10 @@ def _topbar() -> Component:
             html.Button(
                 icon("sun-moon"), id="scheme", className="tool",
                 **{"aria-label": "Colour scheme: system", "data-action": "scheme"},
+            ),
+            html.Button(
+                icon("search"), type="button", className="tool search-button",
+                **{"aria-label": "Search", "data-action": "search"},
             ),
             html.Span(id="visitor"),
         ],

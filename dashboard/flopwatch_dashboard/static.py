@@ -12,11 +12,12 @@ import logging
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,10 +29,15 @@ PLOTLY_PATH = "/_dash-component-suites/plotly/package_data/plotly.min.js"
 FONT_URL = "/assets/fonts/inter-latin-opsz-5.3.0.woff2"
 
 _PREFIXES = ("/_dash-component-suites/", "/assets/", "/_favicon")
-_FINGERPRINT = re.compile(r"\.v[\w.]+m\d+\.|/fonts/|-[0-9a-f]{16}\.(css|js)$")
+_FINGERPRINT = re.compile(r"\.v[\w.]+m\d+\.|/fonts/|-[0-9a-f]{16}\.(css|js|svg)$")
 _FOR_A_YEAR = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "public, no-cache"
 _COMPRESSIBLE = ("text/", "application/javascript", "application/json", "image/svg")
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 _QUICK = 5
 _BEST = 11
 _MOST_FILES = 256
@@ -55,12 +61,34 @@ class StaticFile:
         return self.media_type.startswith(_COMPRESSIBLE)
 
 
-def bundle(kind: str) -> tuple[str, StaticFile]:
-    """All our files of a kind ("css" or "js") as one, at an address that holds their hash."""
-    parts = [path.read_text() for path in sorted((ASSETS / kind).glob(f"*.{kind}"))]
-    media_type = {"css": "text/css", "js": "text/javascript"}[kind]
-    file = StaticFile("\n".join(parts).encode(), f"{media_type}; charset=utf-8")
-    return f"/assets/flopwatch-{file.digest[:16]}.{kind}", file
+@dataclass(frozen=True)
+class OurFiles:
+    """Our files at addresses that hold the hash of their content: what may be cached for ever."""
+
+    css: str
+    js: str
+    head: str
+    icon: str
+    files: dict[str, StaticFile]
+
+
+def our_files() -> OurFiles:
+    """All style sheets as one file, all scripts as one, and the two that come before them."""
+    found: dict[str, StaticFile] = {PLOTLY_PATH: StaticFile(PLOTLY.read_bytes(), _TYPES["js"])}
+
+    def add(name: str, kind: str, paths: Iterable[Path]) -> str:
+        file = StaticFile(b"\n".join(path.read_bytes() for path in paths), _TYPES[kind])
+        url = f"/assets/{name}-{file.digest[:16]}.{kind}"
+        found[url] = file
+        return url
+
+    return OurFiles(
+        css=add("flopwatch", "css", sorted((ASSETS / "css").glob("*.css"))),
+        js=add("flopwatch", "js", sorted((ASSETS / "js").glob("*.js"))),
+        head=add("head", "js", [ASSETS / "head.js"]),
+        icon=add("icon", "svg", [ASSETS / "favicon.svg"]),
+        files=found,
+    )
 
 
 class StaticFiles:

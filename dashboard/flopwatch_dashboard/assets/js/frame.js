@@ -89,6 +89,11 @@
       show();
       if (!state.paused) tickNow();
     },
+    search() {
+      document.body.classList.toggle("search-open");
+      element("search").focus();
+    },
+    again: () => dash_clientside.set_props("again", { data: Date.now() }),
     drawer: () => document.body.classList.toggle("drawer-open"),
     facets: () => document.querySelector(".jobs")?.classList.toggle("facets-open"),
     "copy-link": (button) => copied(button, location.href),

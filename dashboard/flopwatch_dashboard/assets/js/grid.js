@@ -23,7 +23,7 @@
   };
 
   cells.JobsGpus = ({ data }) =>
-    data ? h("span", null, h("b", { style: { fontWeight: 600 } }, data.gpus), ` ${data.model}`) : null;
+    data ? h("span", null, h("b", { style: { fontWeight: 600 } }, data.gpus), " ", h("span", { className: "muted" }, data.model)) : null;
 
   cells.JobsTensor = ({ data }) => {
     if (!data) return null;

@@ -70,10 +70,16 @@
       const means = trace(graph.data, metric).y.filter((value) => value !== null);
       const { low, high } = trace(graph.data, `band ${metric}`).meta;
       const lows = low.filter((value) => value !== null);
-      write(`[data-now="${metric}"]`, means.length ? short(means.at(-1)) : "–");
+      if (!means.length) {
+        write(`[data-now="${metric}"]`, "–");
+        write(`[data-range="${metric}"]`, "not measured");
+        continue;
+      }
       const mean = means.reduce((sum, value) => sum + value, 0) / means.length;
-      const range = means.length ? `${short(Math.min(...lows))}–${short(highest([high]))} ${unit}` : "";
-      write(`[data-range="${metric}"]`, means.length ? `mean ${short(mean)}, ${range}` : "not measured");
+      const range = `${short(Math.min(...lows))}–${short(highest([high]))} ${unit}`;
+      const { live } = graph.layout.meta;
+      write(`[data-now="${metric}"]`, short(live ? means.at(-1) : mean));
+      write(`[data-range="${metric}"]`, live ? `mean ${short(mean)}, ${range}` : `mean; ${range}`);
     }
     const top = document.getElementById("ramp-top");
     if (top) top.textContent = `${trace(graph.data, "strip").zmax} %`;

@@ -12,7 +12,14 @@
 
   const fit = (api) => {
     for (const [column, width] of Object.entries(FROM)) api.setColumnsVisible([column], innerWidth >= width);
-    const height = innerWidth <= 768 ? 52 : 36;
+    const narrow = innerWidth <= 768;
+    api.setColumnWidths([
+      { key: "state", newWidth: narrow ? 36 : 40 },
+      { key: "tensor_active", newWidth: narrow ? 104 : 126 },
+      { key: "idle_gpu_hours", newWidth: narrow ? 80 : 84 },
+      { key: "elapsed", newWidth: innerWidth >= 1600 ? 132 : 104 },
+    ]);
+    const height = narrow ? 52 : 36;
     if (api.getGridOption("rowHeight") !== height) api.setGridOption("rowHeight", height);
   };
 
@@ -44,7 +51,12 @@
   const takeOver = (api) => {
     if (ready.has(api)) return;
     ready.add(api);
-    fit(api);
+    // Before the first block there is no cache to tell of another row height.
+    if (api.getDisplayedRowCount() > 1) fit(api);
+    else api.addEventListener("modelUpdated", function first() {
+      api.removeEventListener("modelUpdated", first);
+      fit(api);
+    });
     const resized = () => (api.isDestroyed() ? removeEventListener("resize", resized) : fit(api));
     addEventListener("resize", resized);
     api.addEventListener("sortChanged", () => writeSort(api));

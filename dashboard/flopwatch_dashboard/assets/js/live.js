@@ -25,8 +25,7 @@
 
   dash_clientside.flopwatch.live = (message) => {
     const id = dash_clientside.callback_context.inputs_list[0].id.replace(/-live$/, "");
-    if (message && flopwatch.charts[id])
-      flopwatch.drawn(id, (graph) => receive(id, graph, message), 0);
+    if (message && flopwatch.charts[id]) flopwatch.drawn(id, (graph) => receive(id, graph, message), 0);
     return dash_clientside.no_update;
   };
 })();

@@ -1,22 +1,19 @@
 // Figures come with names of colour tokens ("--accent"); here they get the values of the scheme.
 (() => {
   "use strict";
-  const charts = {}; // by id: {tokens: [[path, name]], range, window, zoomed, ours}
+  const charts = {}; // by id: {tokens: [[path, name]], number, range, window, zoomed, ours}
   flopwatch.charts = charts;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const isToken = (value) => typeof value === "string" && value.startsWith("--");
 
-  // Data are long arrays of numbers; tokens never stand among them.
-  const isData = (node) => {
-    const first = Array.isArray(node) ? (Array.isArray(node[0]) ? node[0][0] : node[0]) : undefined;
-    return Array.isArray(node) && (first === null || (typeof first === "number" && !isToken(node[0]?.[1])));
-  };
+  const DATA = new Set(["x", "y", "z", "customdata", "low", "high"]); // long, and without tokens
 
   const collect = (node, path, found) => {
     if (isToken(node)) found.push([path, node]);
-    else if (node && typeof node === "object" && !isData(node))
-      for (const key of Object.keys(node)) collect(node[key], [...path, key], found);
+    else if (node && typeof node === "object")
+      for (const key of Object.keys(node))
+        if (!DATA.has(key)) collect(node[key], [...path, key], found);
     return found;
   };
 
@@ -27,12 +24,15 @@
     }
   };
 
+  // Act on a chart once the figure that was painted last is drawn. A chart of the page before may
+  // still stand in its place: each painted figure bears a number of its own.
   const drawn = (id, act, tries = 200) => {
     const graph = document.getElementById(id)?.querySelector(".js-plotly-plot");
-    if (graph?._fullLayout) act(graph);
+    if (graph?._fullLayout && graph.layout.meta?.number === charts[id].number) act(graph);
     else if (tries > 0) setTimeout(() => drawn(id, act, tries - 1), 50);
   };
   flopwatch.drawn = drawn;
+  let painted = 0;
 
   // A zoom of the reader's is told from our own changes of the range by the mark `ours`.
   const watchZoom = (id, graph) => {
@@ -73,25 +73,28 @@
   dash_clientside.flopwatch.paint = (figure) => {
     if (!figure) return dash_clientside.no_update;
     const id = dash_clientside.callback_context.outputs_list.id;
-    const painted = structuredClone(figure);
-    if (painted.layout.meta?.kind === "instrument") flopwatch.dressInstrument(painted);
-    const tokens = collect(painted, [], []);
-    write(painted, tokens);
-    const { range } = painted.layout.xaxis;
-    charts[id] = { tokens, range, window: painted.layout.meta?.window, zoomed: false, ours: false };
+    const copy = structuredClone(figure);
+    const { layout } = copy;
+    const number = (painted += 1);
+    layout.meta = { ...layout.meta, number };
+    if (layout.meta.kind === "instrument") flopwatch.dressInstrument(copy);
+    const tokens = collect(copy, [], []);
+    write(copy, tokens);
+    const { window } = layout.meta;
+    charts[id] = { tokens, number, window, range: layout.xaxis.range, zoomed: false, ours: false };
     drawn(id, (graph) => {
       watchZoom(id, graph);
-      flopwatch.fillGutter(id, graph);
+      if (layout.meta.kind === "instrument") flopwatch.fillGutter(id, graph);
     });
-    return painted;
+    return copy;
   };
 
   addEventListener("flopwatch-scheme", () => {
     for (const [id, chart] of Object.entries(charts)) {
-      const graph = document.getElementById(id)?.querySelector(".js-plotly-plot");
-      if (!graph?._fullLayout) continue;
-      write(graph, chart.tokens);
-      Plotly.redraw(graph);
+      drawn(id, (graph) => {
+        write(graph, chart.tokens);
+        Plotly.redraw(graph);
+      }, 0);
     }
   });
 })();

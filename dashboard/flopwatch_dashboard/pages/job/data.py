@@ -56,6 +56,12 @@ class JobData:
         return max((d.latest_at for d in self.devices if d.latest_at), default=None)
 
     @property
+    def has_samples(self) -> bool:
+        """Whether anything at all was measured of its GPUs."""
+        known = any(mean is not None for mean in self.efficiency.means.values())
+        return self.series is not None and (known or self.newest_sample_at is not None)
+
+    @property
     def is_live(self) -> bool:
         """Whether anything can still change."""
         return self.run.ended_at is None

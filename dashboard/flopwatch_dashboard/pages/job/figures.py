@@ -19,6 +19,7 @@ from flopwatch_server.efficiency.schemas import RunSeries, SeriesGap
 
 STRIP_TOP = 6
 ROW_GAP = 30
+STRIP_GAP = 8
 ROW_HEIGHT = 88
 MARGIN_BOTTOM = 28
 MARGIN_RIGHT = 46
@@ -35,19 +36,20 @@ def strip_row_pixels(rows: int) -> int:
 
 def row_tops(strip_rows: int) -> list[int]:
     """Where the block of each metric begins, in pixels from the top of the figure."""
-    first = STRIP_TOP + strip_rows * strip_row_pixels(strip_rows)
+    first = STRIP_TOP + strip_rows * strip_row_pixels(strip_rows) + STRIP_GAP
     return [first + position * (ROW_GAP + ROW_HEIGHT) for position in range(len(METRICS))]
 
 
-def instrument(series: RunSeries, power_limit: float | None, window: str) -> Figure:
-    """The whole figure of a series."""
+def instrument(series: RunSeries, power_limit: float | None, window: str, *, live: bool) -> Figure:
+    """The whole figure of a series; the gutter tells values of now only if it is `live`."""
     points = points_of(series, METRICS)
     rows = len(points.labels)
     tops = row_tops(rows)
     height = tops[-1] + ROW_GAP + ROW_HEIGHT + MARGIN_BOTTOM
     plot = height - MARGIN_BOTTOM
     axes: dict[str, Any] = {
-        "yaxis": {"domain": _domain(STRIP_TOP, tops[0], plot), "range": [rows - 0.5, -0.5],
+        "yaxis": {"domain": _domain(STRIP_TOP, tops[0] - STRIP_GAP, plot),
+                  "range": [rows - 0.5, -0.5],
                   "fixedrange": True, "visible": False},
         "xaxis": {"type": "date", "range": window_range(series), "anchor": f"y{len(METRICS) + 1}",
                   "showgrid": False, "zeroline": False, "linecolor": "--line2", "ticks": "outside",
@@ -73,7 +75,7 @@ def instrument(series: RunSeries, power_limit: float | None, window: str) -> Fig
             **axes,
             **marks(series, power_limit),
             "meta": {"kind": "instrument", "window": window, "units": _units(),
-                     "limits": {"power_watts": power_limit}},
+                     "limits": {"power_watts": power_limit}, "live": live},
         },
     }  # fmt: skip
 

@@ -81,13 +81,19 @@ def _gpu_name(
     warm = " warm" if lowest is not None and mean == lowest else ""
     return html.Div(
         [
-            html.Span(label, className="place", title=label),
+            html.Span(_place(label), className="place", title=label),
             html.Span("" if rank is None else f"rank {rank}", className="rank"),
             html.Span(percent(mean), className=f"value{warm}"),
         ],
         className="gpu",
         style={"top": f"{top}px", "height": f"{max(pixels, 14)}px"},
     )
+
+
+def _place(label: str) -> list[Component | str]:
+    """The node can be left out where there is no room; the ordinal stays."""
+    node, colon, ordinal = label.rpartition(":")
+    return [html.Span(node + colon, className="node"), ordinal] if colon else [label]
 
 
 def _metric_name(metric: str, top: int) -> Component:

@@ -35,7 +35,6 @@ _SHOWN_GAPS = 5
 async def show(place: Place) -> Shown:
     """The whole page for an address. Raises NotFound."""
     data = await call(read, place)
-    has_samples = data.series is not None and bool(data.series.devices)
     content = [
         html.Div(
             [html.Div(head(data), id="job-head"), _copy_link()],
@@ -44,11 +43,15 @@ async def show(place: Place) -> Shown:
         html.Section(verdict_card(data), id="job-verdict", className="card verdict"),
     ]
     if data.run.started_at is None:
-        content.append(card("Queue", html.Div(facts(_queue_facts(data.run, data.now)),
-                                              className="card-body")))  # fmt: skip
-    elif has_samples:
+        body = html.Div(facts(_queue_facts(data.run, data.now)), className="card-body")
+        content.append(card("Queue", body, name="queue"))
+    elif data.has_samples:
         content += _measured(data)
-    ranges = tuple((name, label) for name, (label, _) in WINDOWS.items()) if has_samples else ()
+    elif data.devices:
+        content += [html.Div(gpus.gpu_card(data), id="job-gpus")]
+    ranges = (
+        tuple((name, label) for name, (label, _) in WINDOWS.items()) if data.has_samples else ()
+    )
     if not data.is_live:
         ranges = tuple(item for item in ranges if item[0] != "live")
     return Shown(
@@ -65,7 +68,7 @@ def _measured(data: JobData) -> list[Component]:
         _instrument_card(data),
         html.Div(
             [mfu_panel.mfu_card(data), html.Div(quality_card(data), id="job-quality")],
-            className="columns even",
+            className="columns even stretch",
         ),
         html.Div(gpus.gpu_card(data), id="job-gpus"),
     ]
@@ -78,13 +81,14 @@ def cursor(data: JobData) -> dict[str, Any]:
         "is_live": data.is_live,
         "state": data.run.state,
     }
-    if data.series is None or not data.series.devices:
+    if data.series is None or not data.has_samples:
         return found | {"waits": data.run.started_at is None}
     return found | {
         "last": data.series.times[-1] if data.series.times else data.series.end,
         "step": data.series.step_seconds,
         "places": [device.place for device in data.series.devices],
         "has_mfu": data.mfu is not None,
+        "knows_mfu": data.mfu is not None and data.mfu.train_mfu is not None,
     }
 
 
@@ -92,7 +96,7 @@ def moving_parts(data: JobData) -> dict[str, dict[str, Any]]:
     """Properties of the parts that change while a job runs, by their id."""
     children: dict[str, Any] = {"job-head": head(data), "job-verdict": verdict_card(data)}
     messages: dict[str, Any] = {}
-    if data.series is not None and data.series.devices:
+    if data.series is not None and data.has_samples:
         children |= {
             "job-tiles": tiles.job_tiles(data),
             "job-gaps": gap_list(data),
@@ -142,8 +146,8 @@ def _head_facts(run: RunView, now: datetime) -> list[list[str | Component]]:
         parts.append([html.B(f"{count(run.gpus)}{model}"), where + more])
     if run.started_at is not None:
         parts.append(["started ", _time(run.started_at, now)])
-        limit = f" of {slurm_elapsed(run.time_limit_seconds)} h" if run.time_limit_seconds else ""
-        parts.append([html.B(slurm_elapsed(run.elapsed_seconds)), limit or " h"])
+        limit = f" of {slurm_elapsed(run.time_limit_seconds)}" if run.time_limit_seconds else ""
+        parts.append([html.B(slurm_elapsed(run.elapsed_seconds)), limit or " so far"])
     if run.ended_at is not None:
         parts.append(["ended ", _time(run.ended_at, now)])
     qos = f", QOS {run.qos}" if run.qos else ""
@@ -167,7 +171,9 @@ def _copy_link() -> Component:
 def verdict_card(data: JobData) -> list[Component]:
     """The sentence, and how the GPU-hours divide."""
     text = verdict(data.run, data.efficiency, data.idle, data.mfu, data.now)
-    sentence = html.P(text, className="sentence", **{"data-testid": "verdict"})
+    sentence = html.P(
+        text.replace(" %", "\u00a0%"), className="sentence", **{"data-testid": "verdict"}
+    )
     states = data.efficiency.state_seconds
     if not states.total:
         return [sentence]
@@ -201,7 +207,7 @@ def _queue_facts(run: RunView, now: datetime) -> list[tuple[str, str]]:
 
 def _instrument_card(data: JobData) -> Component:
     assert data.series is not None
-    figure = figures.instrument(data.series, gpus.power_limit(data), data.window)
+    figure = figures.instrument(data.series, gpus.power_limit(data), data.window, live=data.is_live)
     legend = html.Div(
         [
             html.Span([html.Span(className="swatch fill-idle"), "idle"]),

@@ -40,7 +40,11 @@ def mfu_card(data: JobData) -> Component:
     return card(
         "Model FLOPs utilization",
         html.Div(equation(mfu), id="job-equation"),
-        chart("job-mfu", mfu_figure(data), "MFU while training, minute by minute"),
+        *(
+            [chart("job-mfu", mfu_figure(data), "MFU while training, minute by minute")]
+            if mfu.train_mfu is not None
+            else []
+        ),
         html.Div(steps_line(mfu), id="job-steps", className="mfu-steps"),
         aside=_peak(mfu),
         name="mfu",

@@ -38,7 +38,14 @@ async def show(data: OverviewData | None, cursor: str) -> Shown:
             html.Div(head, className="page-head"),
             _tiles(found),
             html.Div(
-                [card("Connect the first node", steps, aside="waiting for the first sample"), side],
+                [
+                    card(
+                        "Connect the first node",
+                        steps,
+                        aside=html.Span("waiting for the first sample", className="waiting"),
+                    ),
+                    side,
+                ],
                 className="columns",
             ),
             dcc.Store(id="overview-cursor", data=cursor),

@@ -237,10 +237,10 @@ def attention_card(data: OverviewData) -> Component:
     columns: Sequence[Column[JobRow]] = (
         Column("", lambda row: glyph(row.state_now)),
         Column("Job", _job_link),
-        Column("User", lambda row: row.user),
+        Column("User", lambda row: row.user, "optional"),
         Column("GPUs", lambda row: count(row.gpus), "number"),
         Column("What", words.what, "wide optional"),
-        Column("Idle for", held_for, "number"),
+        Column("Idle for", held_for, "number optional"),
         Column("Idle GPU-h", lost, "number"),
     )
     return card(
@@ -273,11 +273,11 @@ def _partitions_card(found: Overview) -> Component:
     no_nodes = "no scheduler tells which nodes a partition has"
     columns: Sequence[Column[PartitionNow]] = (
         Column("Partition", lambda row: row.partition, "strong"),
-        Column("GPUs", lambda row: or_dash(count(row.gpus), no_nodes), "number"),
+        Column("GPUs", lambda row: or_dash(count(row.gpus), no_nodes), "number optional"),
         Column("Allocated", lambda row: count(row.allocated), "number"),
         Column("Idle", lambda row: html.Span(count(row.idle), className="warm" if row.idle else ""),
                "number"),
-        Column("Free", lambda row: or_dash(count(row.free), no_nodes), "number"),
+        Column("Free", lambda row: or_dash(count(row.free), no_nodes), "number optional"),
         Column("Queued", lambda row: count(row.queued), "number"),
         Column("Tensor", lambda row: or_dash(percent(row.tensor_active), "no counters"), "number"),
     )  # fmt: skip
