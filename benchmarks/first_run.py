@@ -5,6 +5,7 @@ The clone is empty of everything ours: no venv, no data. Packages come from pip'
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -41,8 +42,9 @@ def _run(clone: Path, page) -> dict[str, float | bool]:  # type: ignore[no-untyp
     try:
         address = f"http://127.0.0.1:{port}/"
         served = _wait_until_served(page, address, process)
-        page.locator("[data-testid='tile'] [data-testid='value']").first.wait_for(timeout=120_000)
-        page.locator("text=/[0-9]+ s old/").first.wait_for(timeout=120_000)
+        allocated = page.get_by_test_id("tile").filter(has_text=re.compile(r"\d+\s*of \d+ GPUs"))
+        allocated.first.wait_for(timeout=120_000)
+        page.locator("text=/^[0-9]+ s old$/").first.wait_for(timeout=120_000)
         live = time.monotonic()
     finally:
         os.killpg(process.pid, signal.SIGINT)

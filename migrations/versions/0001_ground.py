@@ -107,7 +107,7 @@ CREATE TABLE samples (
     sm_max REAL,
     subsample_count REAL,
     source_period REAL,
-    CONSTRAINT pk_samples PRIMARY KEY (device_id, epoch_id, ts)
+    CONSTRAINT pk_samples PRIMARY KEY (device_id, ts, epoch_id)
 )
  PARTITION BY RANGE (ts);
 CREATE TABLE browser_sessions (

@@ -48,8 +48,17 @@ class Usage:
         )
 
     def history(self, gpus: int) -> list[StateCounts]:
-        """GPUs of each step by state; they add up to `gpus`, the rest being unknown."""
-        return [self._counts(time, gpus) for time in self.times]
+        """GPUs of each step by state; they add up to `gpus`, the rest being unknown.
+
+        Before the first step that tells anything, nobody watched: there are no GPUs to speak of.
+        """
+        first = min([*self.steps, *self.minutes], default=None)
+        return [
+            StateCounts(time=int(time.timestamp()))
+            if first is None or time < first
+            else self._counts(time, gpus)
+            for time in self.times
+        ]
 
     def history_tensor(self) -> list[float | None]:
         """Mean tensor activity of the GPUs that were held, of each step."""

@@ -7,7 +7,17 @@ it meets allocations when read. Everything else here can be recomputed from it.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import REAL, BigInteger, Column, Float, ForeignKey, Index, SmallInteger, Table
+from sqlalchemy import (
+    REAL,
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -17,10 +27,12 @@ from flopwatch_server.database.base import Base, Key, UtcDateTime
 samples = Table(
     "samples",
     Base.metadata,
-    Column("device_id", BigInteger, primary_key=True),
-    Column("epoch_id", BigInteger, primary_key=True),
-    Column("ts", UtcDateTime, primary_key=True),
+    Column("device_id", BigInteger, nullable=False),
+    Column("epoch_id", BigInteger, nullable=False),
+    Column("ts", UtcDateTime, nullable=False),
     *(Column(name, REAL) for name in COLUMNS),
+    # Time before epoch: whoever reads wants a stretch of time of one device.
+    PrimaryKeyConstraint("device_id", "ts", "epoch_id"),
     postgresql_partition_by="RANGE (ts)",
 )
 """One device over (ts − 10 s, ts]: the 24 columns of `flopwatch.metrics`, NULL where unknown."""
