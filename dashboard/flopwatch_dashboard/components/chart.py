@@ -31,7 +31,8 @@ def chart(name: str, figure: Figure, label: str) -> Component:
             dcc.Graph(id=name, config=_CONFIG, style={"height": f"{height}px"}),
         ],
         role="img",
-        style={"minHeight": f"{height}px", "minWidth": 0},
+        className="chart",
+        style={"minHeight": f"{height}px"},
         **{"aria-label": label},
     )
 

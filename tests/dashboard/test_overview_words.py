@@ -1,0 +1,94 @@
+"""Sentences and the stack of the overview, for figures written by hand."""
+
+import itertools
+from typing import Any
+
+import pytest
+from dash import html
+
+from flopwatch_dashboard.pages.overview import figures, words
+from flopwatch_dashboard.words import gpus_in_words
+from flopwatch_server.efficiency.schemas import GpuCounts, JobRow, Overview, StateCounts
+from tests.dashboard.builders import NOW, run
+
+
+def overview(**facts: Any) -> Overview:
+    known: dict[str, Any] = {
+        "cluster": "granite", "simulated": False, "gpus": 1000, "allocated": 774, "free": 202,
+        "down": 24, "gpus_now": GpuCounts(active=654, low=64, idle=42, shared=14),
+        "tensor_active": 0.26, "mfu": None, "reporting_jobs": 0, "running_jobs": 35,
+        "pending_jobs": 5, "power_watts": None, "power_limit_watts": None,
+        "newest_sample_at": NOW, "history": [], "history_tensor": [], "history_power_watts": [],
+        "attention": [], "accounts": [], "partitions": [], "agents_reporting": 124,
+        "agents_silent": [], "sources": [],
+    }  # fmt: skip
+    return Overview(**known | facts)
+
+
+def row(gpus_now: GpuCounts, sm_active: float | None = None) -> JobRow:
+    facts = run().model_dump()
+    return JobRow(
+        **facts, state_now="idle", gpus_now=gpus_now, sm_active=sm_active, tensor_active=0.14,
+        dram_active=None, power_watts=None, mfu=None, idle_gpu_hours=1.0, idle_since=None,
+        spark=[],
+    )  # fmt: skip
+
+
+def text(parts: list[Any]) -> str:
+    return "".join(p.children if isinstance(p, html.Em) else p for p in parts)
+
+
+def test_the_lead_says_what_is_allocated_what_it_does_and_who_holds_the_idle_ones() -> None:
+    holders = [row(GpuCounts(idle=7))] * 6 + [row(GpuCounts(low=8))]
+    assert text(words.lead(overview(attention=holders))) == (
+        "774 of 1,000 GPUs are allocated. 654 do work, 64 run low, 42 are idle; "
+        "six jobs hold the idle ones."
+    )
+
+
+def test_the_lead_of_a_cluster_without_idle_gpus_says_so() -> None:
+    found = overview(gpus_now=GpuCounts(active=774))
+    assert text(words.lead(found)) == (
+        "774 of 1,000 GPUs are allocated. 774 do work, 0 run low, none is idle."
+    )
+
+
+def test_the_lead_does_not_count_holders_beyond_what_the_service_tells() -> None:
+    many = [row(GpuCounts(idle=1))] * 10
+    assert text(words.lead(overview(attention=many))).endswith("42 are idle.")
+
+
+@pytest.mark.parametrize(
+    ("number", "held", "expected"),
+    [(12, 32, "12 of 32 GPUs"), (8, 8, "All 8 GPUs"), (2, 2, "Both GPUs"), (1, 1, "The only GPU")],
+)
+def test_gpus_are_counted_in_words(number: int, held: int, expected: str) -> None:
+    assert gpus_in_words(number, held) == expected
+
+
+def test_what_needs_attention_names_the_idle_ones_first() -> None:
+    assert words.what(row(GpuCounts(active=20, idle=12))) == "12 of 32 GPUs idle"
+    assert words.what(row(GpuCounts(low=8), sm_active=0.12)) == "All 8 GPUs low, SM 12 %"
+
+
+def test_labels_stand_at_the_middle_of_their_band() -> None:
+    positions = figures.label_positions([500.0, 500.0], 1000.0)
+    top, height = figures.MARGIN_TOP, figures.PLOT_HEIGHT
+    assert positions == [top + 0.75 * height, top + 0.25 * height]
+
+
+def test_labels_of_thin_bands_keep_a_line_apart() -> None:
+    positions = figures.label_positions([1.0, 1.0, 1.0, 997.0], 1000.0)
+    assert all(lower - upper >= 17 for lower, upper in itertools.pairwise(positions))
+
+
+def test_each_step_begins_with_its_ten_minutes_and_the_last_one_is_closed() -> None:
+    history = [StateCounts(time=600_000, active=3), StateCounts(time=600_600, active=5)]
+    traces = figures.states_message(overview(history=history), "24h")["traces"]
+    active = traces[figures.STACK.index("active")]
+    assert active["y"] == [3, 5, 5]
+    assert [b - a for a, b in zip(active["x"], active["x"][1:], strict=False)] == [600_000, 600_000]
+
+
+def test_idle_is_on_the_base_line() -> None:
+    assert figures.STACK[:3] == ("idle", "low", "active")
