@@ -65,10 +65,14 @@ def test_a_job_is_seen_from_its_first_counters_to_its_final_mfu(
     _until_page_shows(page, "16 × H100")
     _until_page_shows(page, "42 %", inside=_tile(page, "Tensor active"))
 
+    assert errors == []
     centre.server.process.kill()
     # The outage is what is measured here, so it takes its time.
     time.sleep(OUTAGE_SECONDS)
+    page.locator("#age[data-level='late']").wait_for()  # the open page says how old it is
     centre.server.start()
+    page.locator("#age[data-level='fresh']").wait_for(timeout=60_000)  # and goes on by itself
+    errors.clear()
 
     _until_idle_allocations_show(centre, idle_job, gpus=4)
     page.goto(f"{centre.server.url}/jobs/{CLUSTER}/{idle_job}")
