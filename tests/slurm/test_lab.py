@@ -38,12 +38,11 @@ def test_scripts_minors_and_a_readable_python_without_cgroups() -> None:
             epilog=epilog,
             task_prolog=task,
         ) as lab:
-            python = " ".join(python_command(lab.users["fwalice"]))
-            job = lab.submit(
-                f"srun {python} -c 'import flopwatch, os; print(os.environ[\"FROM_TASK_PROLOG\"])'",
-                "--gpus=a100:2",
-            )
-            lab.wait_state(job, "COMPLETED")
+            with python_command(lab.users["fwalice"], root) as command:
+                python = " ".join(command)
+                code = "import flopwatch, os; print(os.environ['FROM_TASK_PROLOG'])"
+                job = lab.submit(f'srun {python} -c "{code}"', "--gpus=a100:2")
+                lab.wait_state(job, "COMPLETED")
             output = lab.users["fwalice"].home / f"slurm-{job}.out"
             assert output.read_text() == "yes\n"
             assert "SLURM_JOB_GPUS=0,1" in (notes / f"prolog_slurmd.{job}").read_text().splitlines()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.lab.fake_nvml import FakeDriver
 from tests.lab.processes import Process, Server, running
-from tests.lab.slurm import SlurmLab, lab_folder
+from tests.lab.slurm import SlurmLab, lab_folder, python_command
 
 CLUSTER = "granite"
 # 10 GFLOP/s, in the order of what one rank of this suite's job reaches on one shared core.
@@ -17,12 +17,13 @@ CPU_PEAK_TFLOPS = 0.01
 
 @dataclass
 class Site:
-    """What a test may look at and lay hands on."""
+    """What a test may look at and lay hands on; `python` is a command for a job's script."""
 
     folder: Path
     slurm: SlurmLab
     server: Server
     drivers: dict[str, FakeDriver]
+    python: str
 
     def set_activity(self, node: str, tensor_active: float, sm_active: float) -> None:
         """Let all GPUs of a node work like this from now on."""
@@ -62,7 +63,9 @@ def site(nodes: int) -> Iterator[Site]:
             home = _made(folder / "agents" / node)
             drivers[node] = FakeDriver(home, node=number)
             stack.enter_context(running(_agent(server, node, home, drivers[node])))
-        yield Site(folder, slurm, server, drivers)
+        alice = slurm.users["fwalice"]
+        python = " ".join(stack.enter_context(python_command(alice, folder)))
+        yield Site(folder, slurm, server, drivers, python)
 
 
 def _settings(folder: Path, slurm: SlurmLab) -> dict[str, str]:

@@ -5,7 +5,7 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -59,11 +59,12 @@ def ensure_user(name: str) -> pwd.struct_passwd:
     return pwd.getpwnam(name)
 
 
-def python_command(user: LabUser) -> list[str]:
+@contextmanager
+def python_command(user: LabUser, folder: Path) -> Iterator[list[str]]:
     """A command that runs Python as it runs here, with the packages that are importable here.
 
     The interpreter may stand in a folder closed to the user; then the system's Python of the same
-    version takes its place. Raises LabError naming what the user can't read.
+    version takes its place. Closed folders of packages are mounted, read-only, below `folder`.
     """
     system = Path(f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
     candidates = (Path(sys.executable), system)
@@ -72,11 +73,29 @@ def python_command(user: LabUser) -> list[str]:
         raise LabError(f"{user.name} can run none of {', '.join(map(str, candidates))}")
     standard = os.path.dirname(os.__file__)
     packages = [
-        entry
+        Path(entry)
         for entry in sys.path
         if os.path.isdir(entry) and ("site-packages" in entry or not entry.startswith(standard))
     ]
-    closed = [entry for entry in packages if not user.may("-r", Path(entry))]
-    if closed:
-        raise LabError(f"{user.name} can't read {', '.join(closed)}: open the folders above it")
-    return ["env", f"PYTHONPATH={os.pathsep.join(packages)}", str(python)]
+    with ExitStack() as mounts:
+        readable = [
+            entry
+            if user.may("-r", entry)
+            else mounts.enter_context(_mounted(entry, folder / f"packages{place}"))
+            for place, entry in enumerate(packages)
+        ]
+        path = os.pathsep.join(map(str, readable))
+        yield ["env", f"PYTHONPATH={path}", str(python)]
+
+
+@contextmanager
+def _mounted(folder: Path, place: Path) -> Iterator[Path]:
+    place.mkdir()
+    subprocess.run(["mount", "--bind", folder, place], check=True)
+    try:
+        # Read-only: whoever removes the lab's folder with this still in it removes nothing of ours.
+        subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+        yield place
+    finally:
+        # Lazy: a job that is being killed may still run from it.
+        subprocess.run(["umount", "--lazy", place], check=True)
