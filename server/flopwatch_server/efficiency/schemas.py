@@ -49,6 +49,18 @@ class Efficiency(BaseModel):
     energy_joules: float | None
 
 
+class RunQuality(BaseModel):
+    """How complete the samples of a run are.
+
+    Both counts are over the whole minutes in which the run alone held the GPU. `missing` gives, by
+    metric, why GPUs of the run have no value for it: the reason of most of them.
+    """
+
+    samples_received: int
+    samples_expected: int
+    missing: dict[str, str]
+
+
 class Mfu(BaseModel):
     """Model FLOPs Utilization of a run (PaLM's definition; recompute excluded).
 

@@ -1,0 +1,40 @@
+"""How far figures can be trusted: what came of what was due, what is missing and why, how old."""
+
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from flopwatch_server.efficiency.overview import NEWEST_SAMPLE_LOOK_BACK
+from flopwatch_server.efficiency.repository import figures, quality
+from flopwatch_server.efficiency.repository import overview as overview_repository
+from flopwatch_server.efficiency.schemas import RunQuality
+from flopwatch_server.house import NotFound
+from flopwatch_server.jobs.schemas import RunView
+from flopwatch_server.telemetry import repository as telemetry
+from flopwatch_server.telemetry.minutes import SAMPLES_PER_MINUTE
+
+
+def run_quality(session: Session, run: RunView, now: datetime) -> RunQuality:
+    """Samples that came and were due, and why metrics have no value."""
+    row = figures.run_figures(session, run.id, now)
+    missing: dict[str, str] = {}
+    for metric, reason, _ in quality.missing_metrics(session, run.id, now):
+        missing.setdefault(metric, reason)
+    return RunQuality(
+        samples_received=quality.samples_received(session, run.id, now),
+        samples_expected=SAMPLES_PER_MINUTE * row.whole_minutes if row else 0,
+        missing=missing,
+    )
+
+
+def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime | None:
+    """When the newest sample of any GPU of a cluster was taken; None before the first.
+
+    After `NEWEST_SAMPLE_LOOK_BACK` of silence it is the end of the newest minute. Raises NotFound.
+    """
+    found = overview_repository.cluster_by_name(session, cluster)
+    if found is None:
+        raise NotFound(f"no cluster {cluster}")
+    rows = telemetry.newest_power(session, found.id, now - NEWEST_SAMPLE_LOOK_BACK, now)
+    newest = max((row[1] for row in rows), default=None)
+    return newest or overview_repository.newest_minute_end(session, found.id)
