@@ -20,6 +20,7 @@ from flopwatch_server.access.principal import Principal
 from flopwatch_server.house import NotFound
 
 _logger = logging.getLogger(__name__)
+_Screen = tuple[Component, list[Component], list[Component], list[Component], Freshness | None]
 
 
 class Router:
@@ -59,43 +60,40 @@ class Router:
             Input("again", "data"),
             State("url", "search"),
         )
-        async def show(
-            pathname: str, _again: float | None, search: str | None
-        ) -> tuple[Component, list[Component], list[Component], list[Component], Freshness | None]:
-            address = Address.parse(pathname, search)
-            visitor = await call(_principal)
-            try:
-                page, parts = self.match(address)
-                place = await call(find_place, address, parts)
-                shown = await page.show(place)
-            except NotFound:
-                return shell.not_found(), [], [], shell.visitor(visitor), None
-            except SQLAlchemyError:
-                _logger.exception("page %s could not be read", address.path)
-                return shell.unreadable(), [], [], shell.visitor(visitor), None
-            return (
-                shown.content,
-                shell.context(place),
-                _ranges(place, shown),
-                shell.visitor(visitor),
-                shown.freshness,
-            )
+        async def show(pathname: str, _again: float | None, search: str | None) -> _Screen:
+            return await self._show(Address.parse(pathname, search))
 
-        app.clientside_callback(
-            ClientsideFunction("flopwatch", "arrived"),
-            Input("url", "pathname"),
-            Input("url", "search"),
-            Input("main", "children"),
-            Input("ranges", "children"),
-        )
-        app.clientside_callback(
-            ClientsideFunction("flopwatch", "freshness"), Input("freshness", "data")
-        )
-        app.clientside_callback(
-            ClientsideFunction("flopwatch", "framed"), Input("visitor", "children")
-        )
+        _connect_frame(app)
         for page in self._pages:
             page.connect(app)
+
+    async def _show(self, address: Address) -> _Screen:
+        visitor = shell.visitor(await call(_principal))
+        try:
+            page, parts = self.match(address)
+            place = await call(find_place, address, parts)
+            shown = await page.show(place)
+        except NotFound:
+            return shell.not_found(), [], [], visitor, None
+        except SQLAlchemyError:
+            _logger.exception("page %s could not be read", address.path)
+            return shell.unreadable(), [], [], visitor, None
+        return shown.content, shell.context(place), _ranges(place, shown), visitor, shown.freshness
+
+
+def _connect_frame(app: Dash) -> None:
+    """What the browser does by itself after a change of page, address or data."""
+    app.clientside_callback(
+        ClientsideFunction("flopwatch", "arrived"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("main", "children"),
+        Input("ranges", "children"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("flopwatch", "freshness"), Input("freshness", "data")
+    )
+    app.clientside_callback(ClientsideFunction("flopwatch", "framed"), Input("visitor", "children"))
 
 
 def _principal(visit: Visit) -> Principal:

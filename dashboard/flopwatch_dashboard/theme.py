@@ -32,6 +32,7 @@ GRID_THEME = {
     "rowHoverColor: 'var(--hover)', selectedRowBackgroundColor: 'var(--accentweak)',"
     "columnBorder: false, headerColumnBorder: false, headerColumnResizeHandleColor: 'transparent',"
     "wrapperBorder: false, wrapperBorderRadius: '0px', spacing: '6px',"
+    "rowHeight: 'var(--grid-row)', headerHeight: '40px',"
     "cellHorizontalPadding: '8px', fontFamily: 'var(--sans)', fontSize: '13px',"
     "headerFontSize: '12.5px', headerFontWeight: 500,"
     "browserColorScheme: 'inherit', oddRowBackgroundColor: 'var(--surface)'})"

@@ -19,8 +19,6 @@
       { key: "idle_gpu_hours", newWidth: narrow ? 80 : 84 },
       { key: "elapsed", newWidth: innerWidth >= 1600 ? 132 : 104 },
     ]);
-    const height = narrow ? 52 : 36;
-    if (api.getGridOption("rowHeight") !== height) api.setGridOption("rowHeight", height);
   };
 
   const sortInAddress = () => new URLSearchParams(location.search).get("sort") ?? DEFAULT_SORT;
@@ -51,12 +49,7 @@
   const takeOver = (api) => {
     if (ready.has(api)) return;
     ready.add(api);
-    // Before the first block there is no cache to tell of another row height.
-    if (api.getDisplayedRowCount() > 1) fit(api);
-    else api.addEventListener("modelUpdated", function first() {
-      api.removeEventListener("modelUpdated", first);
-      fit(api);
-    });
+    fit(api);
     const resized = () => (api.isDestroyed() ? removeEventListener("resize", resized) : fit(api));
     addEventListener("resize", resized);
     api.addEventListener("sortChanged", () => writeSort(api));

@@ -5,12 +5,13 @@ from datetime import datetime, timedelta
 
 from flopwatch_dashboard.address import Place
 from flopwatch_dashboard.services import Visit
-from flopwatch_server.efficiency import service
+from flopwatch_server.efficiency import quality, service
 from flopwatch_server.efficiency.schemas import (
     DeviceEfficiency,
     Efficiency,
     Mfu,
     MfuPoint,
+    RunQuality,
     RunSeries,
 )
 from flopwatch_server.jobs.schemas import AllocationView, RunView
@@ -45,6 +46,7 @@ class JobData:
     window: str
     efficiency: Efficiency
     devices: list[DeviceEfficiency]
+    quality: RunQuality
     idle: list[AllocationView]
     mfu: Mfu | None
     series: RunSeries | None
@@ -54,6 +56,12 @@ class JobData:
     def newest_sample_at(self) -> datetime | None:
         """When the newest sample of any of its GPUs was taken."""
         return max((d.latest_at for d in self.devices if d.latest_at), default=None)
+
+    @property
+    def power_limit_watts(self) -> float | None:
+        """The power limit of its GPUs, where it is known and the same for all."""
+        limits = {d.power_limit_watts for d in self.devices if d.power_limit_watts is not None}
+        return limits.pop() if len(limits) == 1 else None
 
     @property
     def has_samples(self) -> bool:
@@ -87,6 +95,7 @@ def read(visit: Visit, place: Place, after: int | None = None) -> JobData:
         window=window,
         efficiency=service.run_efficiency(session, run, now),
         devices=service.run_devices(session, run, now),
+        quality=quality.run_quality(session, run, now),
         idle=_idle_now(visit, run),
         mfu=service.run_mfu(session, run, visit.peaks, now),
         series=service.run_series(session, run, METRICS, *span, now, after) if span else None,

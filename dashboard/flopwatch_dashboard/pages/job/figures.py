@@ -5,7 +5,6 @@ the browser, for the first figure and for live points alike: bands, scales and t
 gutter (assets/js/instrument.js).
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -162,8 +161,3 @@ def _gap_label(gap: SeriesGap) -> dict[str, Any]:
     return {"xref": "x", "x": middle, "yref": "y domain", "y": 0.5, "textangle": -90,
             "showarrow": False, "text": f"no data {age(gap.end - gap.start)}",
             "font": {"color": "--text2"}}  # fmt: skip
-
-
-def largest_gap(gaps: Sequence[SeriesGap]) -> SeriesGap | None:
-    """The longest of the gaps."""
-    return max(gaps, key=lambda gap: gap.end - gap.start, default=None)

@@ -7,7 +7,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.address import Place
-from flopwatch_dashboard.components import card, facts, icon, or_dash, state_bar, state_word
+from flopwatch_dashboard.components import card, facts, icon, state_bar, state_word
 from flopwatch_dashboard.components.chart import chart
 from flopwatch_dashboard.format import (
     DASH,
@@ -25,6 +25,8 @@ from flopwatch_dashboard.freshness import freshness
 from flopwatch_dashboard.pages import Shown
 from flopwatch_dashboard.pages.job import figures, gpus, mfu_panel, tiles
 from flopwatch_dashboard.pages.job.data import WHOLE, WINDOWS, JobData, read
+from flopwatch_dashboard.pages.job.gutter import gutter
+from flopwatch_dashboard.pages.job.quality import quality_card
 from flopwatch_dashboard.pages.job.verdict import gap_text, verdict
 from flopwatch_dashboard.services import call
 from flopwatch_server.jobs.schemas import RunView
@@ -104,7 +106,7 @@ def moving_parts(data: JobData) -> dict[str, dict[str, Any]]:
             "job-gpus": gpus.gpu_card(data),
         }
         messages["job-instrument-live"] = figures.instrument_message(
-            data.series, gpus.power_limit(data), data.window
+            data.series, data.power_limit_watts, data.window
         )
         if data.mfu is not None:
             children |= {"job-equation": mfu_panel.equation(data.mfu),
@@ -207,7 +209,7 @@ def _queue_facts(run: RunView, now: datetime) -> list[tuple[str, str]]:
 
 def _instrument_card(data: JobData) -> Component:
     assert data.series is not None
-    figure = figures.instrument(data.series, gpus.power_limit(data), data.window, live=data.is_live)
+    figure = figures.instrument(data.series, data.power_limit_watts, data.window, live=data.is_live)
     legend = html.Div(
         [
             html.Span([html.Span(className="swatch fill-idle"), "idle"]),
@@ -217,7 +219,7 @@ def _instrument_card(data: JobData) -> Component:
         className="strip-legend",
     )
     body = html.Div(
-        [gpus.gutter(data), chart("job-instrument", figure, "Tensor activity of each GPU, and "
+        [gutter(data), chart("job-instrument", figure, "Tensor activity of each GPU, and "
                                   "tensor, DRAM, SM and power over time. The table of GPUs below "
                                   "holds the same figures as numbers.")],
         className="instrument",
@@ -239,29 +241,3 @@ def gap_list(data: JobData) -> list[Component]:
     more = len(gaps) - _SHOWN_GAPS
     tail = [html.Div(f"and {plural(more, 'older gap')}")] if more > 0 else []
     return [*lines[:_SHOWN_GAPS], *tail]
-
-
-def quality_card(data: JobData) -> Component:
-    """How far the figures can be trusted."""
-    largest = figures.largest_gap(data.series.gaps) if data.series else None
-    newest = data.newest_sample_at
-    missing = gpus.not_measured(data)
-    certain = sum(1 for device in data.devices if device.confidence == "certain")
-    unknown = sum(1 for device in data.devices if device.device_uuid is None)
-    held = plural(len(data.devices), "GPU")
-    pairs = [
-        ("Coverage", or_dash(percent(data.efficiency.coverage), "no minute is complete yet")),
-        ("Largest gap", _gap(largest.end - largest.start, largest.cause) if largest else "none"),
-        ("Newest sample", html.Span(f"{age((data.now - newest).total_seconds())} old",
-                                    title=full_time(newest)) if newest
-         else "older than 10 min, or none"),
-        ("GPUs", f"{certain} of {held} confirmed by processes"
-         + (f", {unknown} not matched to a device" if unknown else "")),
-        ("Attribution", ", ".join(sorted({device.source for device in data.devices})) or DASH),
-        ("Not measured", ", ".join(missing) if missing else "nothing"),
-    ]  # fmt: skip
-    return card("Data quality", html.Div(facts(pairs), className="card-body"))
-
-
-def _gap(seconds: float, cause: str | None) -> str:
-    return f"{age(seconds)}, {cause}" if cause else f"{age(seconds)}, cause unknown"

@@ -16,7 +16,6 @@ from flopwatch_dashboard.format import (
     watts,
 )
 from flopwatch_dashboard.pages.job.data import JobData
-from flopwatch_dashboard.pages.job.gpus import power_limit
 
 _MIB_PER_GIB = 1024
 
@@ -65,7 +64,7 @@ def _memory_tile(data: JobData) -> Tile:
 
 def _power_tile(data: JobData) -> Tile:
     mean = data.efficiency.means.get("power_watts")
-    limit = power_limit(data)
+    limit = data.power_limit_watts
     mean = latest_mean(data, "power_watts") if mean is None else mean
     note = f"of {count(limit)} W a GPU" if limit is not None else "mean a GPU"
     return Tile("Power", watts(mean), note if mean is not None else "not measured")

@@ -16,23 +16,38 @@ from flopwatch_server.efficiency import listing
 
 def connect(app: Dash) -> None:
     """Register the callbacks of the jobs list."""
+    _connect_rows(app)
+    _connect_around(app)
+    app.clientside_callback(
+        ClientsideFunction("flopwatch", "gridReady"),
+        Output("jobs-cursor", "data"),
+        Input("jobs-grid", "columnDefs"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("flopwatch", "refreshJobs"),
+        Output("jobs-cursor", "data", allow_duplicate=True),
+        Input("tick", "n_intervals"),
+        Input("url", "search"),
+        prevent_initial_call=True,
+    )
 
+
+def _connect_rows(app: Dash) -> None:
     @app.callback(  # type: ignore[untyped-decorator]
         Output("jobs-grid", "getRowsResponse"),
         Input("jobs-grid", "getRowsRequest"),
         State("url", "search"),
         State("url", "pathname"),
+        prevent_initial_call=True,
     )
-    async def block(
-        request: dict[str, Any] | None, search: str | None, pathname: str
-    ) -> dict[str, Any]:
-        if request is None:
-            raise PreventUpdate
+    async def block(request: dict[str, Any], search: str | None, pathname: str) -> dict[str, Any]:
         place = await call(find_place, Address.parse(pathname, search), {})
         if place.cluster is None:
             raise PreventUpdate
         return await call(_block, place, request)
 
+
+def _connect_around(app: Dash) -> None:
     @app.callback(  # type: ignore[untyped-decorator]
         Output("jobs-lead", "children"),
         Output("jobs-facets", "children"),
@@ -49,7 +64,7 @@ def connect(app: Dash) -> None:
         if place.cluster is None:
             raise PreventUpdate
         data = await call(layout.read, place)
-        set_props("freshness", {"data": freshness(data.now, data.now)})
+        set_props("freshness", {"data": freshness(data.newest_sample_at, data.now)})
         return (
             layout.lead(data),
             layout.facets(place, data.facets),
@@ -57,19 +72,6 @@ def connect(app: Dash) -> None:
             layout.frame_style(data.page.total),
             layout.nothing(place, data.page),
         )
-
-    app.clientside_callback(
-        ClientsideFunction("flopwatch", "gridReady"),
-        Output("jobs-cursor", "data"),
-        Input("jobs-grid", "columnDefs"),
-    )
-    app.clientside_callback(
-        ClientsideFunction("flopwatch", "refreshJobs"),
-        Output("jobs-cursor", "data", allow_duplicate=True),
-        Input("tick", "n_intervals"),
-        Input("url", "search"),
-        prevent_initial_call=True,
-    )
 
 
 def _block(visit: Visit, place: Place, request: dict[str, Any]) -> dict[str, Any]:

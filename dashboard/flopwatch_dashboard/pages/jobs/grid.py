@@ -31,8 +31,6 @@ def grid(sort: str) -> Component:
         },
         dashGridOptions={
             "theme": GRID_THEME,
-            "rowHeight": 36,
-            "headerHeight": 40,
             "cacheBlockSize": BLOCK_ROWS,
             "maxBlocksInCache": 6,
             "infiniteInitialRowCount": 1,

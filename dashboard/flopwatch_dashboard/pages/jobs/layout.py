@@ -23,7 +23,7 @@ from flopwatch_dashboard.pages.jobs.query import (
     wants_gpus,
 )
 from flopwatch_dashboard.services import Visit, call
-from flopwatch_server.efficiency import listing
+from flopwatch_server.efficiency import listing, quality
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage
 
 _FACET_VALUES = 8
@@ -36,6 +36,7 @@ class JobsData:
 
     page: JobPage
     facets: JobFacets
+    newest_sample_at: datetime | None
     now: datetime
 
 
@@ -44,7 +45,9 @@ def read(visit: Visit, place: Place) -> JobsData:
     query = job_query(place, sort="-idle_gpu_hours", offset=0, limit=_TOP_ROWS)
     page = listing.job_page(visit.session, visit.principal, query, visit.peaks, visit.now)
     facets = listing.job_facets(visit.session, visit.principal, query.cluster, visit.now)
-    return JobsData(page, facets, visit.now)
+    assert query.cluster is not None
+    newest = quality.newest_sample_at(visit.session, query.cluster, visit.now)
+    return JobsData(page, facets, newest, visit.now)
 
 
 async def show(place: Place) -> Shown:
@@ -78,7 +81,7 @@ async def show(place: Place) -> Shown:
             dcc.Store(id="jobs-cursor"),
         ]
     )  # fmt: skip
-    return Shown(content, freshness(data.now, data.now))
+    return Shown(content, freshness(data.newest_sample_at, data.now))
 
 
 def _now(visit: Visit) -> datetime:

@@ -59,10 +59,10 @@ def _why_missing(row: JobRow) -> str:
 
 
 def _reason(row: JobRow) -> str:
-    """Why a job waits, in Slurm's word; what became of one that has ended."""
+    """Why a job waits, in Slurm's word; what became of one that has ended; nothing if it runs."""
     if row.started_at is None and row.ended_at is None:
         return f"waits: {row.reason}" if row.reason and row.reason != "None" else "waits"
-    return row.state.replace("_", " ").lower()
+    return "" if row.ended_at is None else row.state.replace("_", " ").lower()
 
 
 def _level(value: float | None) -> float | None:

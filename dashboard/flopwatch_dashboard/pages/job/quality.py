@@ -1,0 +1,76 @@
+"""How far the figures of a job can be trusted: what came, what is missing, and why."""
+
+from dash import html
+from dash.development.base_component import Component
+
+from flopwatch.metrics import BY_NAME
+from flopwatch_dashboard.components import card, facts, or_dash
+from flopwatch_dashboard.format import DASH, age, count, full_time, percent, plural
+from flopwatch_dashboard.pages.job.data import JobData
+from flopwatch_server.efficiency.schemas import RunQuality, SeriesGap
+
+_SHOWN = ("sm_active", "tensor_active", "dram_active", "memory_used_mib", "power_watts",
+          "sm_clock_mhz", "temperature_c", "throttled_share")  # fmt: skip
+
+
+def quality_card(data: JobData) -> Component:
+    """The list of what came and what did not."""
+    pairs = [
+        ("Samples received", _received(data.quality)),
+        ("Coverage", or_dash(percent(data.efficiency.coverage), "no minute is complete yet")),
+        ("Largest gap", _largest_gap(data)),
+        ("Newest sample", _newest(data)),
+        ("GPUs", _confirmed(data)),
+        ("Attribution", ", ".join(sorted({device.source for device in data.devices})) or DASH),
+        ("Not measured", [html.Div(line) for line in not_measured(data)] or "nothing"),
+    ]
+    return card("Data quality", html.Div(facts(pairs), className="card-body"))
+
+
+def _received(quality: RunQuality) -> str:
+    if not quality.samples_expected:
+        return "no minute is complete yet"
+    return f"{count(quality.samples_received)} of {count(quality.samples_expected)}"
+
+
+def _largest_gap(data: JobData) -> str:
+    gaps = data.series.gaps if data.series else []
+    largest: SeriesGap | None = max(gaps, key=lambda gap: gap.end - gap.start, default=None)
+    if largest is None:
+        return "none"
+    return f"{age(largest.end - largest.start)}, {largest.cause or 'cause unknown'}"
+
+
+def _newest(data: JobData) -> Component | str:
+    newest = data.newest_sample_at
+    if newest is None:
+        return "older than 10 min, or none"
+    seconds = (data.now - newest).total_seconds()
+    return html.Span(f"{age(seconds)} old", title=full_time(newest))
+
+
+def _confirmed(data: JobData) -> str:
+    certain = sum(1 for device in data.devices if device.confidence == "certain")
+    unknown = sum(1 for device in data.devices if device.device_uuid is None)
+    text = f"{certain} of {plural(len(data.devices), 'GPU')} confirmed by processes"
+    return text + (f", {unknown} not matched to a device" if unknown else "")
+
+
+def not_measured(data: JobData) -> list[str]:
+    """What has no value, with the reason that the agents tell: "FP64 active: no permission".
+
+    A metric is told when an agent gave a reason, or when a page shows it and no GPU has it.
+    """
+    means = data.efficiency.means
+    told = data.quality.missing
+    if data.has_samples:
+        shown = [name for name in _SHOWN if means.get(name) is None and name not in told]
+    else:
+        shown = []
+    lines = [f"{BY_NAME[name].label}: {reason}" for name, reason in told.items()]
+    return lines + [BY_NAME[name].label for name in shown]
+
+
+def why_missing(data: JobData, metric: str) -> str:
+    """Why a cell of the table has no value."""
+    return data.quality.missing.get(metric, "no sample has told it")
