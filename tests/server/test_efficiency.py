@@ -47,8 +47,11 @@ def test_the_minute_of_a_hand_over_belongs_to_nobody(world: World) -> None:
     world.hold(before, node, device, end=at(2, 30))
     world.hold(after, node, device)
     world.minutes(device, T0, "AAIII")
-    assert efficiency(world, before, at(5)).state_seconds == StateSeconds(active=120, unknown=30)
-    assert efficiency(world, after, at(5)).state_seconds == StateSeconds(idle=120, unknown=30)
+    assert efficiency(world, before, at(5, 20)).state_seconds == StateSeconds(
+        active=120, unknown=30
+    )
+    # The unknown 50 s: 30 of the hand-over, 20 of the minute that is under way.
+    assert efficiency(world, after, at(5, 20)).state_seconds == StateSeconds(idle=120, unknown=50)
 
 
 def test_time_on_a_shared_gpu_is_shared_and_gives_no_mean(world: World) -> None:
@@ -83,6 +86,20 @@ def test_an_allocation_of_an_unknown_device_is_unknown(world: World) -> None:
     assert found.coverage == 0.0
 
 
+def test_a_minute_that_is_known_before_its_time_does_not_push_coverage_over_one(
+    world: World,
+) -> None:
+    node = world.node()
+    (device,) = world.gpus(node, 1)
+    run = world.run()
+    world.hold(run, node, device, 0)
+    world.minutes(device, T0, "AAA")
+    found = efficiency(world, run, at(3, 5))  # minute 2 ended 5 s ago and is here already
+    assert found.coverage == 1.0
+    assert found.state_seconds.active == 120
+    assert found.state_seconds.total == 185
+
+
 def test_coverage_compares_known_minutes_with_the_complete_ones(world: World) -> None:
     node = world.node()
     device = world.gpu(node, 0)
@@ -101,7 +118,7 @@ def test_means_and_maxima_are_over_all_minutes_of_all_gpus(world: World) -> None
     world.hold(run, node, second, 1)
     world.minutes(first, T0, "AAA", tensor_active=0.5, tensor_active_max=0.625, energy_joules=100.0)
     world.minutes(second, T0, "A", tensor_active=0.25, tensor_active_max=0.75, energy_joules=50.0)
-    found = efficiency(world, run, at(3))
+    found = efficiency(world, run, at(3, 20))
     assert found.means["tensor_active"] == pytest.approx((3 * 0.5 + 0.25) / 4)
     assert found.maxima["tensor_active"] == 0.75
     assert found.energy_joules == 350.0
@@ -116,7 +133,7 @@ def test_a_minute_whose_counters_contradict_each_other_counts_for_no_mean(world:
     world.hold(run, node, device)
     world.minute(device, T0, "active", sm_active=0.5)
     world.minute(device, at(1), "unknown", sm_active=0.0, samples_suspect=2)
-    assert efficiency(world, run, at(2)).means["sm_active"] == 0.5
+    assert efficiency(world, run, at(2, 20)).means["sm_active"] == 0.5
 
 
 @pytest.mark.parametrize(

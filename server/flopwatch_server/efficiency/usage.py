@@ -50,9 +50,10 @@ class Usage:
     def history(self, gpus: int) -> list[StateCounts]:
         """GPUs of each step by state; they add up to `gpus`, the rest being unknown.
 
-        Before the first step that tells anything, nobody watched: there are no GPUs to speak of.
+        Before the first sample nobody watched: there are no GPUs to speak of.
         """
-        first = min([*self.steps, *self.minutes], default=None)
+        seen = (time for time, row in self.steps.items() if row.seen)
+        first = min(seen, default=None)
         return [
             StateCounts(time=int(time.timestamp()))
             if first is None or time < first

@@ -9,7 +9,7 @@ from flopwatch_server.database.base import Base
 
 
 class SchedulerSource(Base):
-    """One source of runs. `kind` is "slurm" or "feed"; `error` is None while the last call worked."""
+    """One source of runs, "slurm" or "feed"; `error` is None while the last call worked."""
 
     __tablename__ = "scheduler_sources"
     cluster_id: Mapped[int] = mapped_column(ForeignKey("clusters.id"), primary_key=True)

@@ -62,9 +62,12 @@ def allocated(holding: CTE, now: datetime, key: str) -> Select[Any]:
 
 
 def minute_figures(
-    holding: CTE, key: str, means: tuple[str, ...], maxima: tuple[str, ...]
+    holding: CTE, now: datetime, key: str, means: tuple[str, ...], maxima: tuple[str, ...]
 ) -> Select[Any]:
-    """Per `key` of the unshared allocations: minutes by state, energy, means and maxima."""
+    """Per `key` of the unshared allocations: minutes by state, energy, means and maxima.
+
+    Of complete minutes only: one that is known before its time would count as more than expected.
+    """
     return (
         select(
             holding.c[key].label("key"),
@@ -79,7 +82,7 @@ def minute_figures(
             ),
         )
         .join(device_minutes, minute_counts(holding))
-        .where(~holding.c.shared)
+        .where(~holding.c.shared, _minute.minute <= instant(newest_minute(now)))
         .group_by(holding.c[key])
     )
 
@@ -97,7 +100,7 @@ def allocation_figures(session: Session, run_id: int, now: datetime) -> dict[int
 def _figures(session: Session, run_id: int, now: datetime, key: str) -> Result[*tuple[Any, ...]]:
     holding = held(now, of_run(run_id))
     time = allocated(holding, now, key).cte("time")
-    minutes = minute_figures(holding, key, MEAN_COLUMNS, MAX_COLUMNS).cte("minutes")
+    minutes = minute_figures(holding, now, key, MEAN_COLUMNS, MAX_COLUMNS).cte("minutes")
     return session.execute(
         select(time, *(column for column in minutes.c if column.key != "key")).outerjoin(
             minutes, minutes.c.key == time.c.key

@@ -177,7 +177,7 @@ def _elapsed(now: datetime) -> ColumnElement[float]:
 def _figures(scope: CTE, now: datetime) -> CTE:
     """By run of the scope: means, and GPU-hours in idle minutes, None if no minute is known."""
     holding = held(now, Run.id.in_(select(scope.c.id)))
-    minutes = minute_figures(holding, "run_id", _MEANS, ()).cte("minutes")
+    minutes = minute_figures(holding, now, "run_id", _MEANS, ()).cte("minutes")
     known = minutes.c.active + minutes.c.low + minutes.c.idle
     return select(
         minutes.c.key.label("run_id"),

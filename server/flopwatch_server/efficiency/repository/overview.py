@@ -152,7 +152,7 @@ def steps(
     """All devices of a cluster in each 10 minutes of (start, end], by their end.
 
     Gives (time, GPU-seconds allocated, GPU-seconds that reported and nobody held, power of all
-    that reported in watts).
+    that reported in watts, whether any reported).
     """
     taken = _taken(cluster_id, start, end, now)
     time = _step_end()
@@ -176,6 +176,7 @@ def steps(
             func.coalesce(func.sum(taken.c.seconds), 0.0).label("allocated"),
             cast(func.coalesce(func.sum(free), 0), Float).label("free"),
             func.sum(seen.c.power_watts).label("power_watts"),
+            (func.count(seen.c.device_id) > 0).label("seen"),
         )
         .select_from(seen.join(taken, same, full=True))
         .group_by(either)
