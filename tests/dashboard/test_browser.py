@@ -82,6 +82,12 @@ def _drawn(page: Page) -> dict[str, Any] | None:
     return page.evaluate(_LINE) if ready else None
 
 
+def _x(page: Page) -> list[int]:
+    """The times on the screen; none while one figure takes the place of another."""
+    line = _drawn(page)
+    return line["x"] if line else []
+
+
 def _later_than(page: Page, newest: int) -> dict[str, Any]:
     """The line once it has a point after `newest`."""
 
@@ -248,10 +254,10 @@ def test_a_range_of_the_control_is_kept_in_the_address_and_taken_back(
     go(page, server, JOB)
     whole = instrument(page)
     page.locator("#ranges").get_by_text("1 h").click()
-    wait_for(lambda: len(page.evaluate(_LINE)["x"]) == 360, "an hour of samples is drawn", 20)
+    wait_for(lambda: len(_x(page)) == 360, "an hour of samples is drawn", 20)
     assert page.url.endswith("?range=1h")
     page.go_back()
-    wait_for(lambda: page.evaluate(_LINE)["x"][0] == whole["x"][0], "the whole job is back", 20)
+    wait_for(lambda: _x(page)[:1] == whole["x"][:1], "the whole job is back", 20)
     assert page.locator("#ranges [aria-pressed=true]").inner_text() == "Whole job"
 
 
