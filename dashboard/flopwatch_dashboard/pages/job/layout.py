@@ -166,7 +166,8 @@ def _time(moment: datetime, now: datetime) -> Component:
 def _copy_link() -> Component:
     return html.Button(
         [icon("link"), html.Span("Copy link", className="button-text")],
-        className="button", type="button", **{"data-action": "copy-link", "aria-label": "Copy link"},
+        className="button", type="button",
+        **{"data-action": "copy-link", "aria-label": "Copy link"},
     )  # fmt: skip
 
 
