@@ -174,11 +174,12 @@ class Writer:
         self._shipper = shipper
         self._lane = Lane("spool")
         self._waiting: deque[tuple[bytes, int, tuple[int, int]]] = deque()
+        self._under_way: Future[None] | None = None
 
     def write(self, body: bytes, epoch: int, span: tuple[int, int]) -> list[Gap]:
         """Write soon. Returns the gap of a batch that has waited too long for the disk."""
         self._waiting.append((body, epoch, span))
-        self._lane.start(self._write_all)
+        self._under_way = self._lane.start(self._write_all) or self._under_way
         if len(self._waiting) <= MEMORY_BATCHES:
             return []
         _, _, (start, end) = self._waiting.popleft()
@@ -186,6 +187,9 @@ class Writer:
 
     def finish(self) -> None:
         """Write what waits, for as long as a last send may take."""
+        # The lane may still write an earlier batch, and may have looked before the last one came.
+        if self._under_way is not None:
+            wait([self._under_way], _LAST_SEND_SECONDS)
         future = self._lane.start(self._write_all)
         if future is not None:
             wait([future], _LAST_SEND_SECONDS)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from flopwatch.wire import split_batch
-from flopwatch_agent.daemon import Agent, Settings
+from flopwatch_agent.daemon import Agent, Settings, Writer
+from flopwatch_agent.shipper import Shipper
+from flopwatch_agent.spool import Spool
+from flopwatch_agent.transport import Connection
 from tests.agent.conftest import START
 from tests.lab.fake_nvml import FakeDriver
 
@@ -46,6 +50,14 @@ class Life:
 
         Agent(settings, lambda: self.now, wait).run()
         return [_header(path) for path in sorted((self.folder / "spool").glob("*.batch"))]
+
+
+class SlowDisk(Spool):
+    """A spool on a disk that takes a while for each batch."""
+
+    def put(self, body: bytes, epoch: int, span: tuple[int, int]) -> None:
+        time.sleep(0.2)
+        super().put(body, epoch, span)
 
 
 def _header(path: Path) -> dict[str, Any]:
@@ -125,3 +137,13 @@ def test_a_lost_gpu_is_told_as_missing_and_the_other_goes_on(life: Life) -> None
         {"device": 0, "metric": "power_watts", "reason": "absent", "since": START + 20}
     ]
     assert gaps(batches) == []
+
+
+def test_the_end_waits_for_a_disk_that_is_still_writing(tmp_path: Path) -> None:
+    spool = SlowDisk(tmp_path)
+    connection = Connection("http://127.0.0.1:9", tmp_path / "token")
+    writer = Writer(spool, Shipper(spool, connection, lambda least, most: least))
+    for end in (10, 20):
+        writer.write(b"{}\n", 1, (end - 10, end))
+    writer.finish()
+    assert len(Spool(tmp_path)) == 2
