@@ -14,8 +14,7 @@ from flopwatch_dashboard.documents import Documents
 from flopwatch_dashboard.pages import all_pages
 from flopwatch_dashboard.router import Router
 from flopwatch_dashboard.services import RememberRequest
-from flopwatch_dashboard.static import ASSETS, StaticFiles, our_files
-from flopwatch_server.access.guard import Guard
+from flopwatch_dashboard.static import ASSETS, OurFiles, StaticFiles, our_files
 from flopwatch_server.app import create_app
 from flopwatch_server.house import House
 
@@ -29,10 +28,16 @@ def create(house: House) -> FastAPI:
     From outside in: files, the guard, compression, the request that `call` reads, documents,
     and then Dash and the API.
     """
-    app = create_app(house)
+    ours = our_files()
+    app = create_app(house, lambda api: _add_pages(api, ours))
+    app.add_middleware(StaticFiles, given=ours.files, cache=house.settings.data_dir / "static")
+    return app
+
+
+def _add_pages(app: FastAPI, ours: OurFiles) -> None:
+    """Everything behind the guard: Dash reads a request's body before its own routes do."""
     pages = all_pages()
     router = Router(pages)
-    ours = our_files()
     dash = Dash(
         "flopwatch_dashboard",
         server=app,
@@ -51,17 +56,7 @@ def create(house: House) -> FastAPI:
     app.add_middleware(Documents, exists=router.exists, script_hashes=dash.csp_hashes())
     app.add_middleware(RememberRequest)
     app.add_middleware(GZipMiddleware, minimum_size=_SMALLEST_COMPRESSED_BYTES)
-    _guard_outermost(app)
-    app.add_middleware(StaticFiles, given=ours.files, cache=house.settings.data_dir / "static")
     app.router.lifespan_context = _with_set_up(dash, app)
-    return app
-
-
-def _guard_outermost(app: FastAPI) -> None:
-    """Dash reads a request's body before its own routes do: not before the guard has spoken."""
-    guard = next(entry for entry in app.user_middleware if getattr(entry, "cls", None) is Guard)
-    app.user_middleware.remove(guard)
-    app.user_middleware.insert(0, guard)
 
 
 def _with_set_up(dash: Dash, app: FastAPI) -> Any:
