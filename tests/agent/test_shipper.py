@@ -155,6 +155,23 @@ def test_delays_double_up_to_half_a_minute_and_start_over_after_success(
     assert ship.step() == 1
 
 
+def test_delays_are_drawn_from_their_upper_half(server: Server, spool: Spool, token: Path) -> None:
+    put(spool, 10)
+    server.answers = [(503, {})] * 3
+    hasty = Shipper(spool, Connection(server.url, token), lambda low, high: low)
+    assert [hasty.step() for _ in range(3)] == [0.5, 1, 2]
+
+
+@pytest.mark.parametrize("status", [400, 404, 408, 500, 502, 503])
+def test_an_answer_that_is_no_verdict_on_the_batch_keeps_it(
+    server: Server, spool: Spool, token: Path, status: int
+) -> None:
+    put(spool, 10)
+    server.answers = [(status, {})]
+    assert shipper(spool, server.url, token).step() == 1
+    assert len(spool) == 1
+
+
 @pytest.mark.parametrize(
     ("wish", "wait"), [("20", 20), ("100000", 300), ("Fri, 31 Dec 1999 23:59:59 GMT", 1)]
 )

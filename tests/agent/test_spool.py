@@ -62,6 +62,23 @@ def test_batches_outlive_the_agent_and_keep_their_order(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.batch")) == []
 
 
+def test_a_batch_is_synced_before_it_has_its_name_and_its_name_before_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+    synced: list[tuple[str, list[str]]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.suffix, sorted(each.suffix for each in tmp_path.glob("*-*"))))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    put(spool, 10)
+    assert synced == [(".tmp", [".tmp"]), (tmp_path.suffix, [".batch"])]
+
+
 def test_a_half_written_file_is_cleared_away(tmp_path: Path) -> None:
     put(Spool(tmp_path), 10)
     torn = tmp_path / f"{EPOCH:010d}-0000000002-0000000010-0000000020.batch.tmp"

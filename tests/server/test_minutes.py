@@ -102,6 +102,16 @@ def test_thresholds_are_the_settings(agent: IngestClient, still_house: House) ->
     assert states(still_house.database) == {MINUTE: "active"}
 
 
+@pytest.mark.parametrize(("cells", "state"), [(IDLE, "idle"), (LOW, "low")])
+def test_a_minute_is_known_from_exactly_the_coverage_that_is_asked_for(
+    agent: IngestClient, still_house: House, cells: Cells, state: str
+) -> None:
+    post_minute(agent, [cells] * 3)
+    still_house.settings.thresholds = Thresholds(coverage=0.5)
+    recompute_minutes(still_house)
+    assert states(still_house.database) == {MINUTE: state}
+
+
 def test_a_sample_that_ends_with_a_minute_belongs_to_it(
     agent: IngestClient, still_house: House
 ) -> None:
