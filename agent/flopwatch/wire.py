@@ -13,6 +13,7 @@ can decode straight into them.
 """
 
 import json
+import re
 import sys
 from array import array
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,14 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_DECODED_BYTES = 32 * 1024 * 1024
 MAX_REPORT_BYTES = 8192
 DEFAULT_SOCKET = "/run/flopwatch/hook.sock"
-_MOST_ENTRIES = 64
+NODE = re.compile(r"[A-Za-z0-9._-]{1,253}")
+ID = re.compile(r"[A-Za-z0-9._:+/-]{1,64}")
+UUID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+"""What the server takes for a node's name, an id, a GPU's UUID. One that is not would cost the
+whole batch it is in, so an agent lets none in."""
+
+MAX_ENTRIES = 10_000
+MAX_TABLE = 64
 _MOST_TEXT = 256
 
 
@@ -237,15 +245,17 @@ def _checked(report: Report) -> Report:
         setattr(report, name, _amount(name, getattr(report, name)))
     for name in ("train_flops", "forward_only_flops", "phase_seconds"):
         table = getattr(report, name)
-        if not isinstance(table, dict) or len(table) > _MOST_ENTRIES:
-            raise ValueError(f"{name} is no table of {_MOST_ENTRIES} entries at most")
+        if not isinstance(table, dict) or len(table) > MAX_TABLE or "" in table:
+            raise ValueError(f"{name} is no table of {MAX_TABLE} named entries at most")
         checked = {_text(name, key): _amount(f"{name}.{key}", table[key]) for key in table}
         setattr(report, name, checked)
-    for name in ("boot", "device_name", "convention"):
-        _text(name, getattr(report, name))
-    for name in ("device_uuid", "reason"):
-        if getattr(report, name) is not None:
-            _text(name, getattr(report, name))
+    _match(ID, "boot", report.boot)
+    _match(ID, "convention", report.convention)
+    _text("device_name", report.device_name)
+    if report.device_uuid is not None:
+        _match(UUID, "device_uuid", report.device_uuid)
+    if report.reason is not None:
+        _text("reason", report.reason)
     return report
 
 
@@ -259,3 +269,8 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > _MOST_TEXT or not value.isprintable():
         raise ValueError(f"{name} is no printable text of {_MOST_TEXT} characters at most")
     return value
+
+
+def _match(pattern: re.Pattern[str], name: str, value: object) -> None:
+    if not pattern.fullmatch(_text(name, value)):
+        raise ValueError(f"{name} is not of the form {pattern.pattern}")

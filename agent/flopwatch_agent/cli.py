@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from socket import gethostname
 
-from flopwatch.wire import DEFAULT_SOCKET
+from flopwatch.wire import DEFAULT_SOCKET, NODE
 from flopwatch_agent.daemon import Agent, Settings
 from flopwatch_agent.transport import read_token
 
@@ -38,6 +38,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        if not NODE.fullmatch(settings.node):
+            raise ValueError(f"{settings.node!r} is no name of a node: --node needs {NODE.pattern}")
         read_token(settings.token_file)
         agent = Agent(settings, time.time, stop.wait)
     except (OSError, ValueError) as error:

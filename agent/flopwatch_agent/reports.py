@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISSOCK
 
-from flopwatch.wire import MAX_REPORT_BYTES, AttributedReport, decode_report
+from flopwatch.wire import MAX_ENTRIES, MAX_REPORT_BYTES, AttributedReport, decode_report
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +22,9 @@ _MOST_JOBS_REMEMBERED = 4096
 
 MOST_BYTES_OF_USER = 1 << 20
 MOST_BYTES = 4 << 20
+
+_LEAST_BYTES = -(-MOST_BYTES // MAX_ENTRIES)
+"""A smaller report counts as this many, so that no more are kept than a batch may hold."""
 
 _Sender = tuple[int, str]
 
@@ -52,8 +55,8 @@ class ReportBook:
         with self._lock:
             if report.sequence <= self._sequences.get(sender, -1):
                 return
-            replaced = self._newest[sender][1] if sender in self._newest else 0
-            grown = len(datagram) - replaced
+            size = max(len(datagram), _LEAST_BYTES)
+            grown = size - (self._newest[sender][1] if sender in self._newest else 0)
             if (
                 self._bytes[uid] + grown > MOST_BYTES_OF_USER
                 or self._bytes.total() + grown > MOST_BYTES
@@ -61,7 +64,7 @@ class ReportBook:
                 self._refuse("too many reports at once")
                 return
             self._bytes[uid] += grown
-            self._newest[sender] = (attributed, len(datagram))
+            self._newest[sender] = (attributed, size)
             _remember(self._sequences, sender, report.sequence)
 
     def take(self) -> list[AttributedReport]:

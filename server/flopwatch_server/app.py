@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from sqlalchemy.exc import OperationalError
 from starlette.responses import JSONResponse, Response
 
 import flopwatch_server.access.endpoints
@@ -14,6 +13,7 @@ import flopwatch_server.fleet.endpoints
 import flopwatch_server.jobs.feed_endpoints
 import flopwatch_server.telemetry.endpoints
 from flopwatch_server.access.guard import Guard
+from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE
 from flopwatch_server.house import House, NotFound
 from flopwatch_server.telemetry.openapi import describe_ingest
 from flopwatch_server.telemetry.writer import IngestWriter
@@ -50,7 +50,8 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
     # Without this, the pages' catch-all would answer an unknown API path with a web page.
     app.add_api_route("/api/{path:path}", _unknown, methods=_EVERY_METHOD, include_in_schema=False)
     app.add_exception_handler(NotFound, _not_found)
-    app.add_exception_handler(OperationalError, _database_gone)
+    for error in UNREACHABLE:
+        app.add_exception_handler(error, _database_gone)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     if add_pages is not None:
         add_pages(app)
@@ -97,6 +98,4 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 
 def _database_gone(request: Request, error: Exception) -> Response:
-    return JSONResponse(
-        {"detail": "the database does not answer; try again soon"}, 503, {"retry-after": "5"}
-    )
+    return JSONResponse({"detail": DATABASE_GONE}, 503, {"retry-after": "5"})

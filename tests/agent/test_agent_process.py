@@ -241,6 +241,18 @@ def test_what_can_never_work_is_refused_at_the_start(
     agent = AgentProcess(tmp_path, 1, {})
     (tmp_path / "token").chmod(mode)
     arguments = [server_url if "http:" in each else each for each in agent.arguments]
+    _assert_refused(arguments, complaint)
+
+
+def test_a_name_that_the_server_would_refuse_is_refused_at_the_start(tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path, 1, {})
+    _assert_refused(
+        ["g1 (old)" if each == "n1" else each for each in agent.arguments],
+        "'g1 (old)' is no name of a node",
+    )
+
+
+def _assert_refused(arguments: list[str], complaint: str) -> None:
     result = subprocess.run(arguments, capture_output=True, text=True, timeout=30)
     assert result.returncode == 2
     assert complaint in result.stderr

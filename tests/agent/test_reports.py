@@ -13,8 +13,16 @@ from typing import Any
 
 import pytest
 
-from flopwatch.wire import AttributedReport, Report, encode_report
+from flopwatch.wire import (
+    MAX_ENTRIES,
+    AttributedReport,
+    Batch,
+    Epoch,
+    Report,
+    encode_report,
+)
 from flopwatch_agent.reports import MOST_BYTES, MOST_BYTES_OF_USER, ReportBook, ReportSocket
+from flopwatch_server.telemetry.header import check_header
 
 
 def report(boot: str = "b1", sequence: int = 1, **fields: Any) -> Report:
@@ -66,7 +74,44 @@ SPOILT: list[dict[str, Any]] = [
     {"phase_seconds": {f"p{number}": 1.0 for number in range(100)}},
     {"train_flops": {"bfloat16": 1e40}},
     {"version": 99},
+    {"boot": "a b"},
+    {"boot": ""},
+    {"convention": "x" * 65},
+    {"device_uuid": "MIG-1,MIG-2"},
+    {"device_uuid": ""},
+    {"phase_seconds": {"": 1.0}},
 ]
+
+
+LARGEST: list[dict[str, Any]] = [
+    {"boot": "x" * 64, "convention": "y" * 64, "device_uuid": "U" * 128},
+    {"rank": 2**53 - 1, "sequence": 2**53 - 1, "steps": 2**53 - 1, "dropped": 2**53 - 1},
+    {"train_seconds": 9e29, "elapsed_seconds": 9e29, "train_flops": {"bfloat16": 9e29}},
+    {"device_name": "ü" * 256, "reason": "<b>" * 80, "phase_seconds": {"ö" * 200: 1.0}},
+    {"train_flops": {f"d{number}": 1.0 for number in range(64)}},
+]
+
+
+@pytest.mark.parametrize("fields", LARGEST, ids=lambda fields: next(iter(fields)))
+def test_whatever_the_agent_takes_the_server_takes_too(fields: dict[str, Any]) -> None:
+    """Else one process of any user would cost the samples of its whole node."""
+    reports = book()
+    reports.add(encode_report(report(**fields)), 7, 1001)
+    taken = reports.take()
+    assert len(taken) == 1
+    epoch = Epoch("boot", 1, 1000.0, "0.1.0")
+    check_header(Batch("g1", epoch, 1000.0, reports=taken))
+
+
+def test_no_more_reports_are_kept_than_a_batch_may_hold() -> None:
+    reports = book()
+    small = report(
+        boot="b", device_name="", device_uuid=None, train_flops={}, train_seconds=0.0,
+        elapsed_seconds=0.0, steps=0, convention="p",
+    )  # fmt: skip
+    for number in range(3 * MAX_ENTRIES):
+        reports.add(encode_report(small), number, number % 16)
+    assert MAX_ENTRIES * 0.9 < len(reports.take()) <= MAX_ENTRIES
 
 
 @pytest.mark.parametrize("fields", SPOILT, ids=str)

@@ -108,3 +108,10 @@ def test_exception_in_a_phase_ends_it() -> None:
     except ValueError:
         pass
     assert not flopwatch.hook.session.current().clock.in_phase
+
+
+def test_a_phase_always_has_a_name() -> None:
+    clock = Clock(Hand())
+    clock.enter_phase("")
+    clock.leave_phase()
+    assert clock.phase_seconds == {"unnamed": 0.0}

@@ -1,10 +1,13 @@
 """Names of devices as drivers print them find their row, or none."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from flopwatch.gpus import PeakTable, PeakTableError
+from flopwatch.hook.device import describe_device
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +135,12 @@ def test_a_wrong_site_file_is_named_with_line_and_column(
     with pytest.raises(PeakTableError) as error:
         PeakTable.load(site)
     assert str(error.value).startswith(f"{site}, {message}")
+
+
+def test_of_the_instances_that_a_launcher_lists_the_process_sees_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", uuid="0-1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7f3a,MIG-90bc")
+    assert describe_device(torch.device("cuda", 0)) == (properties.name, "MIG-7f3a")

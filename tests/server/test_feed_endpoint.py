@@ -161,3 +161,11 @@ def test_an_unknown_token_is_refused(sender: Sender) -> None:
 
 def test_a_body_of_another_type_is_refused(sender: Sender) -> None:
     assert sender.post(SNAPSHOT, content_type="application/json")[0] == 415
+
+
+@pytest.mark.parametrize("text", ["nul\0", "half \ud800"])
+def test_a_refusal_that_quotes_hostile_text_is_still_a_refusal(sender: Sender, text: str) -> None:
+    for told in ({**RUN, text: 1}, {**RUN, "submitted_at": text}, {**RUN, "kind": text}):
+        status, answer = sender.post(told)
+        assert status == 422
+        assert sender.source().error == "line 1, {field}: {problem}".format(**answer["detail"][0])

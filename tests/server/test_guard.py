@@ -96,12 +96,20 @@ def test_demo_lets_everybody_in_on_this_machine(demo: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:8260", "127.0.0.1.evil.example", "192.168.1.5:8260", ""]
+    "host", ["evil.example:8260", "127.0.0.1.evil.example", "192.168.1.5:8260"]
 )
 def test_demo_answers_to_no_other_name(demo: TestClient, host: str) -> None:
     answer = demo.get("/api/v1/who", headers={"host": host})
     assert answer.status_code == 400
     assert "localhost only" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "[", "[::1", "localhost/..", "localhost#", "a@localhost", "localhost:x"],
+)
+def test_a_host_that_is_no_name_is_400(demo: TestClient, host: str) -> None:
+    assert demo.get("/api/v1/who", headers={"host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8260", "[::1]:8260"])
@@ -206,6 +214,11 @@ def test_signing_in_leads_to_a_page_of_this_server_only(
     assert local.post("/sign-in", data=form).headers["location"] == location
 
 
+def test_a_name_that_no_database_can_hold_is_refused(local: TestClient) -> None:
+    answer = local.post("/sign-in", data={"name": "a\0b", "password": PASSWORD})
+    assert answer.status_code == 422
+
+
 def test_what_the_form_repeats_is_text(local: TestClient) -> None:
     page = local.get("/sign-in", params={"next": '/"><script>alert(1)</script>'}).text
     assert "<script" not in page
@@ -215,6 +228,9 @@ def test_what_the_form_repeats_is_text(local: TestClient) -> None:
     "headers",
     [
         {"origin": "http://evil.example"},
+        {"origin": "http://["},
+        {"origin": "null"},
+        {"origin": "localhost:8260"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -250,6 +266,13 @@ def test_a_token_says_which_node_speaks_and_is_marked_as_used(
         assert token.last_used_at == NOW
         assert value.encode() not in token.hash
         assert token.prefix == value[:8]
+
+
+def test_while_the_database_is_gone_a_machine_is_told_to_come_again(house: House) -> None:
+    gone = House(Database("postgresql://nobody@127.0.0.1:1/none"), house.settings, house.peaks)
+    with door(gone, "demo", Now()) as client:
+        answer = client.post("/api/v1/ingest", headers={"authorization": "Bearer fpn_any"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
 def test_a_revoked_token_is_401(demo: TestClient, house: House) -> None:
@@ -315,7 +338,7 @@ def test_a_websocket_needs_a_session_and_this_sites_origin(local: TestClient) ->
     ):
         pass
     signed_in(local)
-    for headers in ({}, {"origin": "http://evil.example"}):
+    for headers in ({}, {"origin": "http://evil.example"}, {"origin": "http://["}):
         with (
             pytest.raises(WebSocketDisconnect),
             local.websocket_connect("ws://localhost:8260/live", headers=headers),

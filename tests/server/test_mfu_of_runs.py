@@ -210,3 +210,14 @@ def test_a_process_that_was_long_silent_does_not_start_from_zero(
     assert [(point.time - ZERO, point.train_mfu) for point in found] == [
         (51 * 60, pytest.approx(1.0))
     ]
+
+
+def test_a_process_that_claims_to_be_older_than_all_dates_is_only_old(
+    world: World, peaks: PeakTable
+) -> None:
+    run, node = world.run(), world.node()
+    for minute in (1, 2):
+        world.report(run, node, at(minute), {BF16: minute * 6e15}, 60.0 * minute, device_name=GPU,
+                     elapsed_seconds=1e20)  # fmt: skip
+    points = service.run_mfu_series(world.session, world.view(run, at(3)), peaks, T0, at(3))
+    assert [point.train_mfu for point in points] == [pytest.approx(1.0)]

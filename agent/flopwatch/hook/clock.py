@@ -54,7 +54,7 @@ class Clock:
     def enter_phase(self, name: str) -> None:
         """From now on time goes to this phase, until it is left; phases may nest."""
         self._book()
-        name = as_text(name)[:_MAX_NAME_CHARACTERS]
+        name = as_text(name)[:_MAX_NAME_CHARACTERS] or "unnamed"
         known = name in self.phase_seconds or len(self.phase_seconds) < MAX_PHASES
         self._phases.append(name if known else "other")
 

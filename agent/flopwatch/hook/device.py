@@ -16,7 +16,7 @@ def describe_device(device: torch.device) -> tuple[str, str | None]:
     properties = torch.cuda.get_device_properties(device)
     name = str(properties.name)
     if " MIG " in name:
-        # A process sees one instance only, and the launcher names it.
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        # A process sees one instance only: the first that the launcher names.
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
         return name, visible if visible.startswith("MIG-") else f"MIG-{properties.uuid}"
     return name, f"GPU-{properties.uuid}"

@@ -9,7 +9,7 @@ _log = logging.getLogger(__name__)
 
 _FILE_NAME = re.compile(r"\d{1,10}")
 _MOST_BYTES = 65536
-_MOST_ORDINALS = 4096
+_MOST_ORDINALS = 1024  # as many as a batch may tell
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,4 @@ def _ordinals(text: str) -> list[int]:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    return int(text) if _FILE_NAME.fullmatch(text) else None

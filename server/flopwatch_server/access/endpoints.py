@@ -1,8 +1,8 @@
 """Sign-in of the local admin: one plain form, no script."""
 
+import re
 from html import escape
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -12,6 +12,8 @@ from flopwatch_server.access.throttle import Throttle
 from flopwatch_server.house import HouseDep, SessionDep
 
 router = APIRouter(include_in_schema=False)
+# Browsers drop control characters and take a backslash for a slash: "/\t/host" is another host.
+_LOCAL_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x1f\x7f]*")
 _throttle = Throttle(limit=5, window_seconds=15 * 60)
 
 _PAGE = """<!doctype html>
@@ -52,7 +54,7 @@ def sign_in(
     request: Request,
     house: HouseDep,
     session: SessionDep,
-    name: Annotated[str, Form(max_length=200)],
+    name: Annotated[str, Form(max_length=200, pattern="^[^\\x00]*$")],
     password: Annotated[str, Form(max_length=1000)],
     next: Annotated[str, Form()] = "/",
 ) -> Response:
@@ -85,9 +87,7 @@ def sign_out(request: Request, session: SessionDep) -> Response:
 
 def _local_path(target: str) -> str:
     """`target` if it is a path of this server, else the first page: no way to another site."""
-    parts = urlsplit(target)
-    plain = target.startswith("/") and not target.startswith(("//", "/\\")) and "\\" not in target
-    return target if plain and not parts.scheme and not parts.netloc else "/"
+    return target if _LOCAL_PATH.fullmatch(target) else "/"
 
 
 def _page(target: str, problem: str, status: int) -> Response:

@@ -5,10 +5,11 @@ and puts the answer into the scope's state as `principal` or `machine`: there is
 """
 
 import asyncio
+import re
 import time
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -19,7 +20,7 @@ from flopwatch_server.access import sessions, tokens
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.clock import Clock
-from flopwatch_server.database.engine import Database
+from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE, Database
 from flopwatch_server.settings import Settings
 
 OPEN_PATHS = frozenset({"/api/v1/health", "/sign-in", "/robots.txt", "/favicon.ico"})
@@ -28,7 +29,8 @@ MACHINE_PATHS = frozenset({"/api/v1/ingest", "/api/v1/feed"})
 COOKIE = "flopwatch_session"
 MAX_PERSON_BODY_BYTES = 1024 * 1024
 MAX_HEADERS = 100
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _TOKEN_CACHE_SECONDS = 5.0
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -63,7 +65,10 @@ class Guard:
         state = scope.setdefault("state", {})
         refusal = self._malformed(scope, headers)
         if refusal is None:
-            refusal = await self._identify(scope, headers, state)
+            try:
+                refusal = await self._identify(scope, headers, state)
+            except UNREACHABLE:
+                refusal = _error(503, DATABASE_GONE, {"retry-after": "5"})
         if scope["type"] == "websocket":
             await self._websocket(refusal, scope, receive, send)
         elif refusal is not None:
@@ -86,9 +91,11 @@ class Guard:
     def _malformed(self, scope: Scope, headers: Headers) -> Response | None:
         if len(scope["headers"]) > MAX_HEADERS:
             return _error(431, f"more than {MAX_HEADERS} headers")
-        if len(headers.getlist("host")) != 1:
-            return _error(400, "exactly one Host header is needed")
-        if self._settings.sign_in == "demo" and _host_name(headers) not in _LOOPBACK:
+        hosts = headers.getlist("host")
+        host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if host is None:
+            return _error(400, "exactly one Host header with a name is needed")
+        if self._settings.sign_in == "demo" and host["name"].lower() not in _LOOPBACK:
             return _error(400, "without sign-in this server answers on localhost only")
         return None
 
@@ -164,11 +171,8 @@ def _cross_site(scope: Scope, headers: Headers) -> Response | None:
 
 
 def _same_origin(headers: Headers) -> bool:
-    return urlsplit(headers.get("origin", "")).netloc == headers.get("host")
-
-
-def _host_name(headers: Headers) -> str:
-    return urlsplit("//" + headers["host"]).hostname or ""
+    _, separator, host = headers.get("origin", "").partition("://")
+    return bool(separator) and host == headers["host"]
 
 
 def _sign_in_first(scope: Scope, headers: Headers) -> Response:
@@ -205,7 +209,7 @@ async def _limited(
     """Run `app` on a body of at most `limit` bytes; 413 before a larger one is read whole."""
     too_large = _error(413, f"the body is over {limit} bytes: send less at a time")
     length = headers.get("content-length", "0")
-    if not length.isdigit():
+    if not (length.isascii() and length.isdigit()):
         await _error(400, "Content-Length is not a number")(scope, receive, send)
         return
     if int(length) > limit:

@@ -4,9 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 STATEMENT_TIMEOUT_SECONDS = 10
+
+UNREACHABLE = (OperationalError, InterfaceError, PoolTimeout)
+"""No connection could be had, or the one in use was lost: the same call may work later."""
+
+DATABASE_GONE = "the database does not answer; try again soon"
 
 
 class Database:

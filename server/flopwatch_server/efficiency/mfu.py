@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 
 from flopwatch import mfu
@@ -67,7 +67,7 @@ def by_step(
     for _, process in groupby(rows, key=lambda row: (row[1].node_id, row[1].boot, row[1].rank)):
         before: HookCounter | None = None
         for time, report in process:
-            is_whole = before is not None or _began_at(report) >= read_from
+            is_whole = before is not None or _began_at(report) >= read_from.timestamp()
             if time > start and is_whole:
                 if _why_none([report], peaks):
                     unknown.add(time)
@@ -82,8 +82,9 @@ def by_step(
     ]
 
 
-def _began_at(report: HookCounter) -> datetime:
-    return report.received_at - timedelta(seconds=report.elapsed_seconds)
+def _began_at(report: HookCounter) -> float:
+    """In seconds since 1970, since a process may claim to run for longer than dates reach."""
+    return report.received_at.timestamp() - report.elapsed_seconds
 
 
 def _difference(report: HookCounter, before: HookCounter | None, peaks: PeakTable) -> mfu.Work:

@@ -6,6 +6,7 @@ from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from flopwatch_server.database.text import storable
 from flopwatch_server.scheduler.models import SchedulerSource
 
 
@@ -16,6 +17,7 @@ def succeeded(session: Session, cluster_id: int, kind: str, now: datetime) -> No
 
 def failed(session: Session, cluster_id: int, kind: str, error: str, now: datetime) -> None:
     """A call failed; `error_since` stays that of the first failure in a row."""
+    error = storable(error)
     since = func.coalesce(SchedulerSource.error_since, now)
     statement = insert(SchedulerSource).values(
         cluster_id=cluster_id, kind=kind, error=error, error_since=now

@@ -11,9 +11,6 @@ from typing import Any, get_args
 from flopwatch import wire
 from flopwatch.metrics import BY_NAME, Reason
 
-_NODE = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_UUID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
-_ID = re.compile(r"[A-Za-z0-9._:+/-]{1,64}")
 _WORD = re.compile(r"[A-Za-z0-9._:+/-]{0,64}")
 _REASONS = frozenset(get_args(Reason))
 _EVIDENCE_KINDS = frozenset({"prolog", "cgroup", "environ"})
@@ -23,8 +20,6 @@ _MAX_NUMBER = 1e30
 _MAX_ALIASES = 16
 _MAX_DEVICES = 1024
 _MAX_ORDINALS = 1024
-_MAX_ENTRIES = 10_000
-_MAX_TABLE = 64
 _MAX_TEXT = 300
 
 
@@ -41,15 +36,15 @@ def check_header(batch: wire.Batch) -> None:
     """Raise InvalidBatch at the first field that is wrong; cut free text, in place."""
     if batch.version != wire.VERSION:
         raise InvalidBatch("$.version", f"is not {wire.VERSION}")
-    _match(_NODE, batch.node, "$.node", "is not a node's name")
+    _match(wire.NODE, batch.node, "$.node", "is not a node's name")
     _time(batch.sent_at, "$.sent_at")
-    _match(_ID, batch.epoch.boot_id, "$.epoch.boot_id", "is not an id")
+    _match(wire.ID, batch.epoch.boot_id, "$.epoch.boot_id", "is not an id")
     _count(batch.epoch.number, "$.epoch.number")
     _time(batch.epoch.started_at, "$.epoch.started_at")
     batch.epoch.agent_version = _cut(batch.epoch.agent_version)
     _limit(batch.aliases, _MAX_ALIASES, "$.aliases")
     for number, alias in enumerate(batch.aliases):
-        _match(_NODE, alias, f"$.aliases[{number}]", "is not a node's name")
+        _match(wire.NODE, alias, f"$.aliases[{number}]", "is not a node's name")
     _devices(batch.devices)
     known = len(batch.devices)
     for place, entry in _entries(batch.missing, "$.missing"):
@@ -69,7 +64,7 @@ def _devices(devices: list[wire.Device]) -> None:
     seen: set[tuple[str, str, str]] = set()
     for number, device in enumerate(devices):
         place = f"$.devices[{number}]"
-        _match(_UUID, device.uuid, f"{place}.uuid", "is not a GPU's UUID")
+        _match(wire.UUID, device.uuid, f"{place}.uuid", "is not a GPU's UUID")
         _match(_WORD, device.instance, f"{place}.instance", "is not a MIG instance")
         _match(_WORD, device.profile, f"{place}.profile", "is not a MIG profile")
         if device.pci_bus_id is not None:
@@ -119,10 +114,10 @@ def _report(entry: wire.AttributedReport, place: str) -> None:
     report = entry.report
     if report.version != wire.VERSION:
         raise InvalidBatch(f"{place}.version", f"is not {wire.VERSION}")
-    _match(_ID, report.boot, f"{place}.boot", "is not an id")
-    _match(_ID, report.convention, f"{place}.convention", "is not a convention's name")
+    _match(wire.ID, report.boot, f"{place}.boot", "is not an id")
+    _match(wire.ID, report.convention, f"{place}.convention", "is not a convention's name")
     if report.device_uuid is not None:
-        _match(_UUID, report.device_uuid, f"{place}.device_uuid", "is not a GPU's UUID")
+        _match(wire.UUID, report.device_uuid, f"{place}.device_uuid", "is not a GPU's UUID")
     for name in ("sequence", "rank", "world_size", "steps", "dropped"):
         _count(getattr(report, name), f"{place}.{name}")
     for name in ("train_seconds", "elapsed_seconds"):
@@ -152,7 +147,7 @@ def _gap(entry: wire.Gap, place: str, known: int) -> None:
 
 
 def _entries(entries: list[Any], place: str) -> Iterable[tuple[str, Any]]:
-    _limit(entries, _MAX_ENTRIES, place)
+    _limit(entries, wire.MAX_ENTRIES, place)
     return ((f"{place}[{number}]", entry) for number, entry in enumerate(entries))
 
 
@@ -192,8 +187,8 @@ def _optional_number(number: float | None, place: str) -> None:
 
 
 def _table(table: dict[str, float], place: str) -> None:
-    if len(table) > _MAX_TABLE:
-        raise InvalidBatch(place, f"has more than {_MAX_TABLE} entries")
+    if len(table) > wire.MAX_TABLE:
+        raise InvalidBatch(place, f"has more than {wire.MAX_TABLE} entries")
     for name, number in table.items():
         if not 0 < len(name) <= _MAX_TEXT or not name.isprintable():
             raise InvalidBatch(place, "has a name that is not short, printable text")

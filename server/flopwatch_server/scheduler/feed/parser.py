@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from flopwatch_server.database.text import storable
 from flopwatch_server.scheduler.feed.lines import (
     GpusLine,
     Line,
@@ -75,8 +76,9 @@ class FeedSnapshot:
 class _FieldError(ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(problem)
-        self.field = field
-        self.problem = problem
+        # Both may quote the sender, and go into the answer and the database.
+        self.field = storable(field)
+        self.problem = storable(problem)
 
 
 def parse(body: bytes, now: datetime) -> FeedSnapshot:
@@ -158,6 +160,8 @@ def _decode(text: bytes) -> Line:
 def _convert(content: Any) -> Line:
     try:
         line: Line = msgspec.convert(content, Line)
+    except UnicodeEncodeError as error:
+        raise _FieldError("$", "half a surrogate in a name, a date or a kind") from error
     except msgspec.ValidationError as error:
         message = str(error)
         found = _FIELD.search(message)
