@@ -4,7 +4,7 @@ import gzip
 import json
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from flopwatch_agent.shipper import Shipper
 from flopwatch_agent.spool import Spool
 from flopwatch_agent.transport import Connection
 from tests.agent.conftest import START
+from tests.agent.test_shipper import Server
 from tests.lab.fake_nvml import FakeDriver
+from tests.lab.processes import wait_for
 
 
 @dataclass
 class Life:
-    """One run of the agent, from START + 0.5 on, with no server to take its batches."""
+    """One run of the agent, from START + 0.5 on; by default no server takes its batches."""
 
     driver: FakeDriver
     folder: Path
@@ -30,13 +32,15 @@ class Life:
     events: dict[int, Callable[[], None]] = field(default_factory=dict)
     now: float = START + 0.5
     waits: int = 0
+    server: str = "http://127.0.0.1:9"
 
     def run(self, waits: int) -> list[dict[str, Any]]:
         """Let the agent live for so many ticks; the headers of its batches, in order."""
         token = self.folder / "token"
         token.touch(mode=0o600)
+        token.write_text("fpn_secret")
         settings = Settings(
-            "http://127.0.0.1:9", token, "n1", self.folder / "spool", self.folder / "hook.sock",
+            self.server, token, "n1", self.folder / "spool", self.folder / "hook.sock",
             Path("/proc"), Path("/sys/fs/cgroup"), self.folder / "jobs", None,
         )  # fmt: skip
 
@@ -61,11 +65,22 @@ class SlowDisk(Spool):
 
 
 def _header(path: Path) -> dict[str, Any]:
-    head, block = split_batch(gzip.decompress(path.read_bytes()))
+    return _decoded(gzip.decompress(path.read_bytes()))
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    head, block = split_batch(body)
     header: dict[str, Any] = json.loads(head)
     samples = header["samples"]
     assert len(array("f", bytes(block))) == len(samples["time"]) * len(samples["columns"])
     return header
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -110,6 +125,47 @@ def test_a_stall_is_a_gap_and_never_idleness(life: Life) -> None:
         (20, 30, "only 2 readings", 0),
         (20, 30, "only 2 readings", 1),
     ]
+
+
+def test_a_stall_over_the_end_of_one_interval_leaves_no_empty_gap(life: Life) -> None:
+    life.jumps = {23: 10.0}  # from second 22 to second 33
+    batches = life.run(35)
+    assert gaps(batches) == [
+        (20, 30, "only 2 readings", 0),
+        (20, 30, "only 2 readings", 1),
+    ]
+
+
+def test_what_was_read_late_stays_in_the_epoch_before_the_clock_was_turned_back(life: Life) -> None:
+    life.events = {
+        20: lambda: life.driver.set(0, delay_ms="60"),  # of each of some thirty calls
+        21: lambda: life.driver.set(0, delay_ms="0"),
+    }
+    life.jumps = {29: -20.0}
+    batches = life.run(60)
+    first = min(batch["epoch"]["number"] for batch in batches)
+    told = [
+        (batch["epoch"]["number"] == first, ts)
+        for batch in batches
+        for ts, device in zip(times(batch), batch["samples"]["device"], strict=True)
+        if device == 0
+    ]
+    assert told == [(True, 20), (False, 20), (False, 30), (False, 40)]
+
+
+def test_all_reasons_are_told_again_after_a_batch_was_lost(life: Life, server: Server) -> None:
+    life.server = server.url
+    server.answers = [(422, {})] * 2
+    refused = life.folder / "spool/refused"
+
+    def both_are_refused() -> None:
+        wait_for(lambda: len(list(refused.iterdir())) == 2, "two batches are refused", 20)
+
+    life.events = {25: both_are_refused}
+    life.run(35)
+    bodies = [_decoded(body) for body in server.bodies]
+    told = {tuple(times(batch)): len(batch["missing"]) for batch in bodies}
+    assert told[20, 20] == told[30, 30] == 48
 
 
 def test_a_clock_turned_back_begins_a_new_epoch_so_that_no_sample_has_a_twin(life: Life) -> None:

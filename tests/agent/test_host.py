@@ -20,7 +20,7 @@ class Host:
     def node(self, busy_ticks: int) -> None:
         # user nice system idle iowait irq softirq steal guest guest_nice; guest is in user already
         user = busy_ticks - 40 if busy_ticks else 0
-        rest = "10 20 500000 7000 4 6 99" if busy_ticks else "0 0 500000 7000 0 0 99"
+        rest = "10 20 900000 8000 4 6 150" if busy_ticks else "0 0 500000 7000 0 0 99"
         (self.proc / "stat").write_text(
             f"cpu  {user} {rest} 50 0\ncpu0 1 1 1 1\ncpu1 1 1 1 1\nintr 5\nbtime 1700000000\n"
         )
@@ -78,6 +78,17 @@ def test_jobs_of_cgroup_v2(host: Host) -> None:
     host.file(f"{job}/cpu.stat", "usage_usec 35000000\nuser_usec 30000000")
     usage = collector.collect(120)[1]
     assert usage == HostUsage(120, 42, 30.0, 5, 2048.0, 8192.0)
+
+
+def test_a_counter_that_fell_belongs_to_another_cgroup_and_tells_nothing(host: Host) -> None:
+    job = "system.slice/slurmstepd.scope/job_42"
+    host.file("cgroup.controllers", "cpu memory")
+    host.file(f"{job}/cpu.stat", "usage_usec 5000000")
+    collector = HostCollector(host.proc, host.cgroup, None)
+    collector.collect(60)
+    host.file(f"{job}/cpu.stat", "usage_usec 1000000")  # the job was requeued to this node
+    usages = {usage.job_id: usage for usage in collector.collect(120)}
+    assert usages[42].cpu_seconds is None
 
 
 def test_jobs_of_cgroup_v1_with_no_limit(host: Host) -> None:

@@ -88,6 +88,14 @@ def test_few_readings_make_no_row_but_are_known(bench: Bench) -> None:
     }
 
 
+def test_half_of_the_readings_speak_for_the_interval(bench: Bench) -> None:
+    bench.seconds(0, 15)
+    closed = bench.seconds(21, 21)
+    assert {(interval.end, interval.readings, interval.covered) for _, interval in closed} == {
+        (START + 20, 5, True)
+    }
+
+
 def test_a_clock_turned_back_begins_the_interval_anew(bench: Bench) -> None:
     bench.seconds(0, 18)
     assert bench.seconds(5, 10) == []

@@ -105,6 +105,53 @@ def test_a_driver_reload_makes_no_negative_energy(bench: Bench) -> None:
     assert bench.values(0, bench.seconds(21, 30))["energy_joules"] == pytest.approx(5000)
 
 
+def test_a_driver_reload_whose_counter_overtakes_the_old_one_makes_no_energy(bench: Bench) -> None:
+    bench.driver.set(0, power_watts=500, energy_joules=100.0)
+    bench.seconds(0, 11)
+    bench.driver.set(0, energy_joules=0.0)
+    assert bench.values(0, bench.seconds(12, 20))["energy_joules"] == "implausible"
+
+
+def test_energy_is_known_only_if_both_ends_of_the_interval_were_read(bench: Bench) -> None:
+    bench.driver.set(0, power_watts=500)
+    bench.seconds(0, 9)
+    bench.driver.set(0, error="15")
+    assert bench.values(0, bench.seconds(10, 10))["energy_joules"] == "absent"
+    bench.driver.set(0, error="0")
+    assert bench.values(0, bench.seconds(11, 20))["energy_joules"] == "stale"
+    assert bench.values(0, bench.seconds(21, 30))["energy_joules"] == pytest.approx(5000)
+
+
+def test_a_figure_read_less_than_half_of_the_time_is_unknown(bench: Bench) -> None:
+    def fail(offset: int) -> None:
+        if offset in (2, 9):
+            bench.driver.set(0, power_mw="error:15", gpm="error:4")
+        if offset in (6, 17):
+            bench.driver.set(0, power_watts=300, gpm="1")
+
+    bench.driver.set(0, power_watts=300, sm_active=0.5)
+    closed = bench.seconds(0, 20, fail)
+    first, second = (
+        interval.values for key, interval in closed if key[0] == bench.driver.uuid(0)
+    )  # fmt: skip
+    assert (first["power_watts"], first["sm_active"]) == pytest.approx((300, 0.5))
+    assert (second["power_watts"], second["sm_active"]) == ("absent", "no permission")
+
+
+def test_activity_before_an_interval_does_not_reach_into_its_extremes(bench: Bench) -> None:
+    def fail_over_the_border(offset: int) -> None:
+        if offset == 7:
+            bench.driver.set(0, gpm="error:4")
+        if offset == 10:
+            bench.driver.set(0, sm_active=0.0)
+        if offset == 12:
+            bench.driver.set(0, gpm="1")
+
+    bench.driver.set(0, sm_active=1.0)
+    values = bench.values(0, bench.seconds(0, 20, fail_over_the_border))
+    assert (values["sm_min"], values["sm_max"]) == (0.0, 0.0)
+
+
 def test_memory_in_use_leaves_out_what_the_driver_reserves(bench: Bench) -> None:
     bench.driver.set(0, memory_used_mib=1000, memory_reserved_mib=640)
     assert bench.values(0, bench.seconds(0, 10))["memory_used_mib"] == pytest.approx(1000)
