@@ -40,6 +40,20 @@ def test_a_few_idle_gpus_are_counted_out_of_those_held() -> None:
     assert text == "3 of 8 GPUs have been idle for 9 min."
 
 
+def test_gpus_that_fell_idle_one_after_the_other_are_idle_as_long_as_the_last() -> None:
+    figures = efficiency(active=40, gpus_now=GpuCounts(active=6, idle=2), sm_active=0.6)
+    idle = idle_gpus(1, NOW - timedelta(hours=3)) + idle_gpus(1, NOW - timedelta(minutes=2))
+    assert verdict(run(), figures, idle, None, NOW) == "2 of 8 GPUs have been idle for 2 min."
+
+
+def test_what_has_ended_is_told_in_the_past() -> None:
+    figures = efficiency(active=49, sm_active=0.94, tensor_active=0.54)
+    ended = run(state="COMPLETED", ended_at=NOW)
+    assert verdict(ended, figures, [], None, NOW) == (
+        "The job used its GPUs well: SM active 94 %, tensor active 54 %."
+    )
+
+
 def test_idle_time_of_the_past_is_told_when_no_gpu_is_idle_now() -> None:
     figures = efficiency(active=36.8, idle=12.8, unknown=0.4, sm_active=0.6)
     text = verdict(run(), figures, [], None, NOW)

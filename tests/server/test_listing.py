@@ -40,6 +40,16 @@ def busy(world: World, run: Run, states: str, **columns: float) -> None:
     world.minutes(device, run.started_at or T0, states, **columns)
 
 
+def test_a_job_is_idle_only_as_long_as_all_of_its_idle_gpus(world: World) -> None:
+    node = world.node()
+    run = world.run(gpu_count=3)
+    for ordinal, (device, idle) in enumerate(zip(world.gpus(node, 3), (45, 5, 0), strict=True)):
+        world.hold(run, node, device, ordinal)
+        world.minutes(device, T0, "A" * (60 - idle) + "I" * idle)
+    [row] = page(world).rows
+    assert (row.gpus_now.idle, row.idle_since) == (2, at(55))
+
+
 def test_a_row_has_what_the_job_got_out_of_its_gpus(world: World) -> None:
     node = world.node()
     first, second = world.gpus(node, 2)

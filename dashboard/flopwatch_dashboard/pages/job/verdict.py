@@ -43,7 +43,8 @@ def verdict(
         )
     if sm is None:
         return "SM activity is not measured here, so how well the GPUs are used is unknown."
-    return _use(sm, efficiency.means.get("tensor_active"), mfu)
+    tensor = efficiency.means.get("tensor_active")
+    return f"{_use(sm, tensor, mfu, ended=run.ended_at is not None)}: {_facts(sm, tensor, mfu)}."
 
 
 def _waiting(run: RunView, now: datetime) -> str:
@@ -71,7 +72,8 @@ def _idle_now(
     held = now_held.active + now_held.low + now_held.idle + now_held.shared + now_held.unknown
     which = gpus_in_words(len(idle), max(held, len(idle)))
     since = [held.since for held in idle if held.since is not None]
-    long = f" for {age((now - min(since)).total_seconds())}" if since else ""
+    # As long as all of them: nobody is accused of more than is true of each.
+    long = f" for {age((now - max(since)).total_seconds())}" if since else ""
     lost = efficiency.state_seconds.idle / 3600
     price = (
         f"; the job has lost {gpu_hours(lost)} GPU-h to idle GPUs so far" if lost >= 0.05 else ""
@@ -80,23 +82,27 @@ def _idle_now(
     return f"{which} {verb} been idle{long}{price}."
 
 
-def _use(sm: float, tensor: float | None, mfu: Mfu | None) -> str:
+def _use(sm: float, tensor: float | None, mfu: Mfu | None, *, ended: bool) -> str:
     train = mfu.train_mfu if mfu else None
+    uses, are, work = ("used", "were", "worked") if ended else ("uses", "are", "work")
+    if sm < SM_LOW:
+        return f"The job hardly {uses} its GPUs"
+    if sm >= SM_WELL and ((tensor or 0) >= TENSOR_WELL or (train or 0) >= MFU_WELL):
+        return f"The job {uses} its GPUs well"
+    if sm >= SM_BUSY and tensor is not None and tensor < TENSOR_UNUSED:
+        return f"The GPUs {are} busy, but their tensor cores {are} unused"
+    if sm < SM_BUSY:
+        return f"The GPUs {work} less than half of the time"
+    return f"The job {uses} part of what its GPUs can do"
+
+
+def _facts(sm: float, tensor: float | None, mfu: Mfu | None) -> str:
     facts = [f"SM active {percent(sm)}"]
     if tensor is not None:
         facts.append(f"tensor active {percent(tensor)}")
-    if train is not None:
-        facts.append(f"MFU {percent(train)} while training")
-    numbers = ", ".join(facts)
-    if sm < SM_LOW:
-        return f"The job hardly uses its GPUs: {numbers}."
-    if sm >= SM_WELL and ((tensor or 0) >= TENSOR_WELL or (train or 0) >= MFU_WELL):
-        return f"The job uses its GPUs well: {numbers}."
-    if sm >= SM_BUSY and tensor is not None and tensor < TENSOR_UNUSED:
-        return f"The GPUs are busy, but their tensor cores are unused: {numbers}."
-    if sm < SM_BUSY:
-        return f"The GPUs work less than half of the time: {numbers}."
-    return f"The job uses part of what its GPUs can do: {numbers}."
+    if mfu is not None and mfu.train_mfu is not None:
+        facts.append(f"MFU {percent(mfu.train_mfu)} while training")
+    return ", ".join(facts)
 
 
 def _so_far(run: RunView) -> str:

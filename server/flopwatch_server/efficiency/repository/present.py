@@ -44,7 +44,9 @@ def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
 
     That is the newest complete minute which lies inside the allocation and has been stored, at
     most `LOOK_BACK` older than the newest complete one by the clock: samples arrive in batches. If
-    there is none the state is unknown. A shared GPU's state says nothing about one of its holders.
+    there is none the state is unknown; so it is where another run is said to hold the GPU too, and
+    while the scheduler lets no process of the run work. A shared GPU's state says nothing about one
+    of its holders.
     """
     holding = held(now, is_open(now), *conditions)
     newest = newest_minute(now)
@@ -52,7 +54,7 @@ def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
         select(device_minutes)
         .where(
             device_minutes.c.device_id == holding.c.device_id,
-            device_minutes.c.minute >= holding.c.valid_from,
+            device_minutes.c.minute >= holding.c.alone_from,
             device_minutes.c.minute.between(instant(newest - LOOK_BACK), instant(newest)),
         )
         .order_by(device_minutes.c.minute.desc())
@@ -62,6 +64,7 @@ def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
     words = {position: state for position, state in enumerate(STATES)}
     state = case(
         (holding.c.shared, "shared"),
+        (~holding.c.working | (holding.c.alone_until < holding.c.until), "unknown"),
         else_=func.coalesce(case(words, value=minute.c.state), "unknown"),
     )
     return (
@@ -80,7 +83,7 @@ def unbroken(present: CTE) -> LateralFromClause:
     A missing minute breaks the run, as another state does.
     """
     earlier, row = device_minutes.alias("earlier"), device_minutes.alias("row")
-    oldest = func.greatest(present.c.valid_from, present.c.minute - interval(SINCE_LOOK_BACK))
+    oldest = func.greatest(present.c.alone_from, present.c.minute - interval(SINCE_LOOK_BACK))
     # The newest minute in another state bounds what has to be read.
     other = (
         select(earlier.c.minute)
@@ -150,11 +153,11 @@ def states_of(
 
 
 def idle_since(session: Session, run_ids: Collection[int], now: datetime) -> dict[int, datetime]:
-    """By run id: since when the longest idle of its GPUs has been idle; idle ones only."""
+    """By run id: since when all of its GPUs that are idle now have been idle, not only the first."""
     present = state_now(now, Run.id.in_(run_ids))
     lasting = unbroken(present)
     rows = session.execute(
-        select(present.c.run_id, func.min(lasting.c.since))
+        select(present.c.run_id, func.max(lasting.c.since))
         .join(lasting, true())
         .where(present.c.state == "idle")
         .group_by(present.c.run_id)

@@ -6,16 +6,19 @@ from typing import Any
 from sqlalchemy import Integer, cast, func, or_, select
 from sqlalchemy.orm import Session
 
+from flopwatch_server.efficiency.repository.figures import newest_minute
 from flopwatch_server.telemetry.models import MetricState, device_minutes
-from flopwatch_server.telemetry.repository import AnyRow, held, minute_counts, of_run
+from flopwatch_server.telemetry.repository import AnyRow, held, instant, minute_counts, of_run
 
 
 def samples_received(session: Session, run_id: int, now: datetime) -> int:
-    """Samples inside the whole minutes in which the run alone held the GPU."""
+    """Samples inside the whole, complete minutes in which the run alone held the GPU."""
     holding = held(now, of_run(run_id))
     count: Any = func.coalesce(func.sum(device_minutes.c.samples_received), 0)
     return session.execute(
-        select(cast(count, Integer)).join(holding, minute_counts(holding)).where(~holding.c.shared)
+        select(cast(count, Integer))
+        .join(holding, minute_counts(holding))
+        .where(~holding.c.shared, device_minutes.c.minute <= instant(newest_minute(now)))
     ).scalar_one()
 
 
