@@ -163,10 +163,10 @@ class JobRow(RunView):
     """A row of the jobs list: the run, what it got out of its GPUs so far, and its MFU.
 
     Metrics are means over its minutes so far, per GPU. `idle_gpu_hours` are GPU-hours held in idle
-    minutes, None while no minute is known. `idle_since` is when the last of its GPUs that
-    are idle now fell idle: all of them have been idle that long. `spark` is the mean tensor activity of all its GPUs over its last hour, one value per
-    2 minutes. `state_now` is "pending", "ended", or what most calls for attention among its GPUs:
-    idle, low, active, shared, unknown.
+    minutes, None while no minute is known. `idle_since` is when the last of its GPUs that are idle
+    now fell idle: all of them have been idle that long. `spark` is the mean tensor activity of all
+    its GPUs over its last hour, one value per 2 minutes. `state_now` is "pending", "ended", or what
+    most calls for attention among its GPUs: idle, low, active, shared, unknown.
     """
 
     state_now: str

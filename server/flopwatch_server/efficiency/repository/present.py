@@ -153,7 +153,7 @@ def states_of(
 
 
 def idle_since(session: Session, run_ids: Collection[int], now: datetime) -> dict[int, datetime]:
-    """By run id: since when all of its GPUs that are idle now have been idle, not only the first."""
+    """By run id: since when all of its GPUs that are idle now have been so, not only the first."""
     present = state_now(now, Run.id.in_(run_ids))
     lasting = unbroken(present)
     rows = session.execute(
