@@ -124,3 +124,12 @@ def test_jobs_of_another_slurmd_on_this_host_are_not_counted(host: Host) -> None
     collector = HostCollector(host.proc, host.cgroup, "node2")
     collector.collect(60)
     assert [usage.job_id for usage in collector.collect(120)] == [None, 2]
+
+
+def test_nor_are_those_of_cgroup_v2(host: Host) -> None:
+    host.file("cgroup.controllers", "cpu memory")
+    for name, job in (("node1_slurmstepd", 1), ("node2_slurmstepd", 2), ("slurmstepd", 3)):
+        host.file(f"system.slice/{name}.scope/job_{job}/memory.current", 1 << 20)
+    collector = HostCollector(host.proc, host.cgroup, "node2")
+    collector.collect(60)
+    assert [usage.job_id for usage in collector.collect(120)] == [None, 2]

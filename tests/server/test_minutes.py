@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import func, select
 
 from flopwatch import wire
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Thresholds
+from flopwatch_server.telemetry.minutes import _LOCK as LOCK
 from flopwatch_server.telemetry.minutes import recompute_minutes
 from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS, STATES
 from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, device, ingest_client, query, sampled
+from tests.lab.processes import wait_for
 
 MINUTE = NOW - timedelta(minutes=1)
 Cells = dict[str, float]
@@ -295,3 +298,19 @@ def test_no_sample_is_lost_while_marks_are_consumed(still_house: House) -> None:
         " GROUP BY 1, 2"
     )  # fmt: skip
     assert minutes == [(6, 6.0, 80)]
+
+
+def test_a_recomputation_waits_for_the_end_of_another(
+    agent: IngestClient, still_house: House
+) -> None:
+    database = still_house.database
+    waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    post_minute(agent, [IDLE] * 6)
+    second = threading.Thread(target=recompute_minutes, args=(still_house,))
+    with database.session() as first:
+        first.execute(select(func.pg_advisory_xact_lock(LOCK)))
+        second.start()
+        wait_for(lambda: query(database, waiting), "the second waits", 20)
+        assert query(database, "SELECT count(*) FROM dirty_marks") == [(1,)]
+    second.join()
+    assert states(database) == {MINUTE: "idle"}
