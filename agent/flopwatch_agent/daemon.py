@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _HOST_DEADLINE_SECONDS = 0.5
 _LAST_SEND_SECONDS = 3.0
+_LAST_WRITE_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
@@ -186,13 +187,13 @@ class Writer:
         return [Gap(start, end, "the disk did not answer")] if end > start else []
 
     def finish(self) -> None:
-        """Write what waits, for as long as a last send may take."""
+        """Write what waits, for as long as a slow disk may take."""
         # The lane may still write an earlier batch, and may have looked before the last one came.
         if self._under_way is not None:
-            wait([self._under_way], _LAST_SEND_SECONDS)
+            wait([self._under_way], _LAST_WRITE_SECONDS)
         future = self._lane.start(self._write_all)
         if future is not None:
-            wait([future], _LAST_SEND_SECONDS)
+            wait([future], _LAST_WRITE_SECONDS)
 
     def _write_all(self) -> None:
         while self._waiting:

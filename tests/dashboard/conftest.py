@@ -71,8 +71,8 @@ def databases() -> Iterator[DatabaseFactory]:
         yield DatabaseFactory(server.url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The system's Chromium."""
+    """The system's Chromium, for one module: as long as it lives, no other event loop can run."""
     with chromium() as found:
         yield found

@@ -115,7 +115,7 @@ class Server:
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.process.start()
-        wait_for(self._answers, "the server answers", 60)
+        wait_for(self._answers, "the server answers", 150)
 
     def get(self, path: str, **parameters: str) -> Any:
         """JSON of GET /api/v1/<path>."""
@@ -129,7 +129,7 @@ class Server:
         path = self.folder / f"{kind}-{cluster}-{node or 'any'}.token"
         command = [str(FLOPWATCH), "token", kind, "--cluster", cluster, "--output", str(path)]
         command += ["--node", node] if node else []
-        subprocess.run(command, check=True, env={**os.environ, **self._environment}, timeout=60)
+        subprocess.run(command, check=True, env={**os.environ, **self._environment}, timeout=150)
         return path
 
     def database_url(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopwatch_server.access.principal import Principal
@@ -285,9 +285,7 @@ def test_a_sample_that_straddles_the_start_is_not_the_runs_latest(world: World) 
     assert found.latest_at is None
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     holds=st.lists(
         st.tuples(

@@ -68,6 +68,7 @@ def test_a_job_on_one_gpu_from_queue_to_end(slurm: Slurm, slurm_lab: SlurmLab) -
         qos="normal",
         started_at=controller_time(slurm_lab, job, "StartTime"),
         time_limit_seconds=1200,
+        restarts=0,
         gpu_count=1,
         node_count=1,
         nodes=(node,),
