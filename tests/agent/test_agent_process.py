@@ -121,6 +121,11 @@ class AgentProcess:
         return self.process.returncode
 
     @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
     def spooled(self) -> int:
         return len(list((self.folder / "spool").glob("*.batch")))
 
@@ -147,6 +152,31 @@ def wait_until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         pause.wait(0.05)
+
+
+def listening_ports(pid: int) -> set[int]:
+    """TCP ports on which a process listens, by the kernel's table (proc(5), net/tcp)."""
+    own = _socket_inodes(pid)
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    listening = "0A"
+    return {int(row[1].rpartition(":")[2], 16) for row in rows
+            if row[3] == listening and row[9] in own}  # fmt: skip
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            link = os.readlink(entry)
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        if link.startswith("socket:["):
+            found.add(link.removeprefix("socket:[").removesuffix("]"))
+    return found
 
 
 def test_figures_arrive_as_the_driver_tells_them_and_no_outage_or_kill_loses_any(
@@ -218,10 +248,15 @@ def test_a_node_without_a_driver_still_tells_of_itself(
 ) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/5").write_text("SLURM_JOB_ID=5\nSLURM_JOB_GPUS=0\nSLURM_JOB_UID=1001\n")
-    agent = AgentProcess(tmp_path, server.port, {"LD_LIBRARY_PATH": ""})
+    driver = FakeDriver(tmp_path)
+    driver.init_error = 9  # the driver is not loaded
+    driver.write()
+    agent = AgentProcess(tmp_path, server.port, driver.environment())
     agents.append(agent)
     agent.start()
     wait_until(lambda: bool(server.batches))
+    assert server.port in listening_ports(os.getpid())
+    assert listening_ports(agent.pid) == set()
     header, rows = server.batches[0]
     assert (header["node"], header["devices"], rows) == ("n1", [], [])
     assert [(each["kind"], each["ordinals"]) for each in header["evidence"]] == [("prolog", [0])]

@@ -7,14 +7,16 @@ driver.write()
 Popen([...], env=os.environ | driver.environment())
 """
 
+import atexit
 import ctypes
 import os
 import subprocess
 import time
 from collections.abc import Sequence
-from hashlib import sha256
+from functools import cache
 from pathlib import Path
-from tempfile import gettempdir
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import pynvml
 import pytest
@@ -163,16 +165,13 @@ class FakeDriver:
         )
 
 
+@cache
 def _built(without: tuple[str, ...]) -> Path:
-    """Compile the library once per source and set of missing symbols; safe beside other tests."""
-    options = [f"-D{name}=left_out_{name}" for name in without]
-    digest = sha256(SOURCE.read_bytes() + repr(options).encode()).hexdigest()[:16]
-    library = Path(gettempdir()) / f"flopwatch-fake-nvml-{os.getuid()}-{digest}/libnvidia-ml.so.1"
-    if not library.exists():
-        library.parent.mkdir(mode=0o700, exist_ok=True)
-        fresh = library.with_name(f"build-{os.getpid()}.so")
-        command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        command += [*options, str(SOURCE), "-o", str(fresh)]
-        subprocess.run([*command, "-lpthread", "-lm"], check=True)
-        fresh.replace(library)
+    """The library that lacks these symbols, compiled once a process and removed with it."""
+    folder = Path(mkdtemp(prefix="flopwatch-fake-nvml-"))
+    atexit.register(rmtree, folder)
+    library = folder / "libnvidia-ml.so.1"
+    command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    command += [f"-D{name}=left_out_{name}" for name in without]
+    subprocess.run([*command, SOURCE, "-o", library, "-lpthread", "-lm"], check=True)
     return library

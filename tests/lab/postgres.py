@@ -18,10 +18,12 @@ from flopwatch_server.database.embedded import EmbeddedPostgres
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.migrate import upgrade
 
-DEBIAN_BINARIES = Path("/usr/lib/postgresql/15/bin")
-
-
 MEMORY = Path("/dev/shm")
+
+
+def system_binaries() -> Path:
+    """Those of the distribution's own PostgreSQL: 15 on Debian 12, a later one elsewhere."""
+    return sorted(Path("/usr/lib/postgresql").glob("*/bin"))[0]
 
 
 @contextmanager

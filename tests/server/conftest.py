@@ -9,7 +9,7 @@ from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings
 from tests.lab.ingest import NOW, IngestClient, ingest_client
-from tests.lab.postgres import DEBIAN_BINARIES, DatabaseFactory, postgres, public_folder
+from tests.lab.postgres import DatabaseFactory, postgres, public_folder, system_binaries
 
 
 @pytest.fixture(scope="session")
@@ -32,13 +32,13 @@ def database(databases: DatabaseFactory) -> Iterator[Database]:
         yield database
 
 
-@pytest.fixture(scope="session", params=["embedded", "postgresql 15"])
+@pytest.fixture(scope="session", params=["embedded", "of the system"])
 def any_postgres(request: pytest.FixtureRequest) -> Iterator[DatabaseFactory]:
-    """Both ends of the range of PostgreSQL versions that are supported."""
+    """The newest PostgreSQL that we ship, and the distribution's own, the oldest supported."""
     if request.param == "embedded":
         yield request.getfixturevalue("databases")
         return
-    with public_folder() as folder, postgres(folder, DEBIAN_BINARIES) as server:
+    with public_folder() as folder, postgres(folder, system_binaries()) as server:
         yield DatabaseFactory(server.url)
 
 

@@ -124,6 +124,21 @@ def test_accounting_takes_nothing_away_that_only_the_queue_knows(database: Datab
         assert (run.name, run.restarts, run.suspended_seconds) == ("schöner Lauf", 2, 30)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("started_at", at(1)), ("gpu_count", 3), ("node_count", 2), ("exit_code", "9:0"),
+        ("time_limit_seconds", 86400), ("suspended_seconds", 30), ("restarts", 2),
+    ],
+)  # fmt: skip
+def test_what_is_told_no_more_stays(database: Database, name: str, value: object) -> None:
+    done = replace(RUNNING, state="FAILED", ended_at=at(9), **{name: value})
+    with database.session() as session:
+        tell(session, done, minute=10, complete=False)
+        tell(session, replace(done, **{name: None}), minute=11, complete=False)
+        assert getattr(one_run(session), name) == value
+
+
 def test_a_queue_read_before_the_end_does_not_reopen_a_run(database: Database) -> None:
     with database.session() as session:
         tell(session, replace(RUNNING, state="FAILED", ended_at=at(5)), minute=6, complete=False)
@@ -217,9 +232,14 @@ def test_an_allocation_waits_for_an_agent_that_reports_later(database: Database)
 
 @pytest.mark.parametrize(
     ("raw_job_id", "kind", "confidence"),
-    [(481340, "cgroup", "certain"), (999, "cgroup", "likely"), (481340, "environ", "likely")],
+    [
+        (481340, "cgroup", "certain"),
+        (999, "cgroup", "disputed"),
+        (481340, "environ", "likely"),
+        (999, "environ", "likely"),
+    ],
 )
-def test_a_process_of_the_same_job_makes_the_device_certain(
+def test_a_process_of_the_same_job_makes_the_device_certain_and_a_strangers_disputed(
     database: Database, raw_job_id: int, kind: str, confidence: str
 ) -> None:
     with database.session() as session:
@@ -294,3 +314,58 @@ def test_an_id_that_is_none_finds_nothing(database: Database, job_id: str) -> No
         tell(session, RUNNING, minute=2)
         with pytest.raises(NotFound):
             service.find_run(session, ADMIN, "granite", job_id, at(3))
+
+
+def test_a_start_that_is_told_a_little_otherwise_holds_no_gpu_twice(database: Database) -> None:
+    with database.session() as session:
+        tell(session, RUNNING, minute=2)
+        before = held(session)
+        tell(session, replace(RUNNING, started_at=at(1.01)), minute=3)
+        tell(session, replace(RUNNING, started_at=at(0.99)), minute=4)
+        assert held(session) == before
+        tell(session, replace(RUNNING, state="COMPLETED", ended_at=at(9)), minute=9)
+        tell(session, replace(RUNNING, state="COMPLETED", ended_at=at(8), started_at=T0), minute=10)
+        assert held(session) == [(*row[:3], at(8)) for row in before]
+
+
+def test_a_run_that_gives_gpus_back_and_takes_others_holds_what_is_told(database: Database) -> None:
+    with database.session() as session:
+        tell(session, RUNNING, minute=2)
+        tell(session, replace(RUNNING, gpus=(NodeGpus("g1", 2, (1, 2)),)), minute=5)
+        assert held(session) == [
+            ("g1", 0, at(1), at(5)), ("g1", 1, at(1), None), ("g1", 2, at(5), None),
+            ("g2", 7, at(1), at(5)),
+        ]  # fmt: skip
+        tell(session, minute=6)
+        tell(session, replace(RUNNING, gpus=None), minute=7)
+        assert [row[3] for row in held(session)] == [at(5), None, None, at(5)]
+        tell(session, replace(RUNNING, gpus=()), minute=8)
+        assert [row[3] for row in held(session)] == [at(5), at(8), at(8), at(5)]
+
+
+def test_a_run_that_waits_again_holds_nothing_until_it_starts_anew(database: Database) -> None:
+    one = replace(RUNNING, gpus=(NodeGpus("g1", 1, (0,)),))
+    with database.session() as session:
+        tell(session, one, minute=2)
+        tell(session, replace(one, state="PENDING", started_at=None, gpus=None), minute=5)
+        assert held(session) == [("g1", 0, at(1), at(5))]
+        assert one_run(session).started_at is None
+        tell(session, replace(one, started_at=at(7)), minute=8)
+        assert held(session) == [("g1", 0, at(1), at(5)), ("g1", 0, at(7), None)]
+        tell(session, replace(one, state="PENDING", started_at=None, gpus=None), minute=9)
+        tell(session, replace(one, started_at=at(7)), minute=10)
+        assert held(session)[1:] == [("g1", 0, at(7), at(9)), ("g1", 0, at(9), None)]
+
+
+@pytest.mark.parametrize(("told", "resolved"), [(None, True), (1, True), (2, False), (0, False)])
+def test_ordinals_of_a_node_whose_gpus_are_not_as_many_as_told_lead_nowhere(
+    database: Database, told: int | None, resolved: bool
+) -> None:
+    """With File=/dev/nvidia[2-3], or a GPU that is not there, position 0 is any of them."""
+    one = replace(RUNNING, gpus=(NodeGpus("g1", 1, (0,)),))
+    with database.session() as session:
+        devices = _place(session, "g1", {"GPU-a": 0})
+        session.scalars(select(Node)).one().gpu_count = told
+        tell(session, one, minute=2)
+        found = session.scalars(select(Allocation.device_id)).one()
+        assert found == (devices["GPU-a"] if resolved else None)

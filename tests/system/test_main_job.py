@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.lab.browser import chromium, complaints
 from tests.lab.processes import wait_for
+from tests.lab.slurm.configuration import free_ports
 from tests.system.site import CLUSTER, CPU_PEAK_TFLOPS, Site, site
 
 # By hand, for gpt_job.py: N = 4 x 64 tokens, d = 128, T = 64, V = 512, 2 layers. Forward per layer
@@ -102,11 +103,12 @@ def _submit_training(centre: Site) -> tuple[int, Path, Path]:
     shutil.copy(Path(__file__).parent / "gpt_job.py", script)
     script.chmod(0o644)
     stop_file = centre.folder / "stop"
+    (port,) = free_ports(1)
     job = centre.slurm.submit(
         f"export OMP_NUM_THREADS=1\n"
         f"srun --ntasks-per-node=1 --gpus-per-node=8 {centre.python} -m torch.distributed.run "
         f"--nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID "
-        f"--rdzv-endpoint=127.0.0.1:29400 {script} {logs} {stop_file}",
+        f"--rdzv-endpoint=127.0.0.1:{port} {script} {logs} {stop_file}",
         "--nodes=2", "--gpus-per-node=8", "--job-name=small-gpt", "--time=30",
     )  # fmt: skip
     centre.slurm.wait_state(job, "RUNNING")

@@ -1,4 +1,4 @@
-"""`make run` on a machine without a GPU: a simulated cluster, live, and nothing left behind."""
+"""`make run`, with a GPU and without one: live figures, and nothing left behind."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.lab.fake_nvml import FakeDriver
 from tests.lab.postgres import public_folder
 from tests.lab.processes import FLOPWATCH, free_port, wait_for
 
@@ -22,28 +23,37 @@ def folder() -> Iterator[Path]:
 class LocalRun:
     """`flopwatch run` in a process group of its own, as a terminal would start it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, driver: FakeDriver) -> None:
         self.port = free_port()
         self.log = folder / "run.log"
         self.data = folder / "data"
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [str(FLOPWATCH), "run"], stdout=output, stderr=output, process_group=0,
-                env={**os.environ, "FLOPWATCH_DATA_DIR": str(self.data),
+                env={**os.environ, **driver.environment(), "FLOPWATCH_DATA_DIR": str(self.data),
                      "FLOPWATCH_PORT": str(self.port)},
             )  # fmt: skip
 
-    def overview(self) -> dict[str, object] | None:
+    def live_overview(self, cluster: str) -> dict[str, object] | None:
+        """The overview of a cluster once it has a sample."""
         assert self.process.poll() is None, self.log.read_text()
         try:
             answer = httpx.get(
                 f"http://127.0.0.1:{self.port}/api/v1/overview",
-                params={"cluster": "simulated"}, timeout=10,
+                params={"cluster": cluster}, timeout=10,
             )  # fmt: skip
         except httpx.TransportError:
             return None
         found = answer.json() if answer.status_code == 200 else None
-        return found if found and found["allocated"] and found["newest_sample_at"] else None
+        return found if found and found["newest_sample_at"] else None
+
+    def end(self, number: signal.Signals) -> int:
+        """End it by a signal, Ctrl-C as a terminal gives it: to the whole group."""
+        if number == signal.SIGINT:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+        return self.process.wait(30)
 
     def survivors(self) -> list[str]:
         """Command lines of processes that still name this run's data folder or port."""
@@ -59,23 +69,47 @@ class LocalRun:
         return found
 
 
+def _held(run: LocalRun) -> object:
+    overview = run.live_overview("simulated")
+    return overview and overview["allocated"]
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_it_plays_a_simulated_cluster_and_leaves_no_process(
     folder: Path, end: signal.Signals
 ) -> None:
-    run = LocalRun(folder)
+    driver = FakeDriver(folder)
+    driver.init_error = 9  # the driver is not loaded
+    driver.write()
+    run = LocalRun(folder, driver)
     try:
-        overview = wait_for(run.overview, "live figures", 60)
+        overview = wait_for(lambda: run.live_overview("simulated"), "live figures", 60)
         assert overview["simulated"] is True
+        wait_for(lambda: _held(run), "the feed's jobs hold GPUs", 30)
         assert f"http://127.0.0.1:{run.port}/" in run.log.read_text()
         assert "simulated cluster" in run.log.read_text()
         assert len(run.survivors()) >= 2
-        if end == signal.SIGINT:  # Ctrl-C reaches the whole group
-            os.killpg(run.process.pid, end)
-        else:
-            run.process.send_signal(end)
-        code = run.process.wait(30)
-        assert code == (-signal.SIGKILL if end == signal.SIGKILL else 0), run.log.read_text()
+        assert run.end(end) == (-signal.SIGKILL if end == signal.SIGKILL else 0)
+        wait_for(lambda: not run.survivors(), "no process is left", 20)
+        assert "Traceback" not in run.log.read_text()
+    finally:
+        run.process.kill()
+        run.process.wait()
+
+
+def test_with_a_gpu_it_watches_this_machine_and_simulates_nothing(folder: Path) -> None:
+    driver = FakeDriver(folder, gpus=2)
+    for gpu in range(2):
+        driver.set(gpu, power_watts=450)
+    driver.write()
+    run = LocalRun(folder, driver)
+    try:
+        overview = wait_for(lambda: run.live_overview("workstation"), "live figures", 60)
+        assert overview["simulated"] is False
+        assert (overview["gpus"], overview["free"]) == (2, 2)
+        assert overview["power_watts"] == pytest.approx(900)
+        assert "watching it" in run.log.read_text()
+        assert run.end(signal.SIGINT) == 0
         wait_for(lambda: not run.survivors(), "no process is left", 20)
         assert "Traceback" not in run.log.read_text()
     finally:
