@@ -109,6 +109,13 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("$.gaps[0].end", posted(gaps=[asdict(wire.Gap(20.0, 10.0, "spool full"))])),
     ("$.gaps[0].device", posted(gaps=[asdict(wire.Gap(10.0, 20.0, "spool full", 5))])),
     ("$.gaps", posted(gaps=[asdict(wire.Gap(10.0, 20.0, "spool full"))] * 10_001)),
+    (
+        "$.gaps",
+        posted(
+            gaps=[asdict(wire.Gap(10.0, 20.0, "spool full"))] * 1000,
+            devices=[asdict(device(number)) for number in range(21)],
+        ),
+    ),
 ]
 
 
@@ -236,6 +243,36 @@ def test_a_gzip_bomb_takes_no_more_memory_than_the_limit() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("open_", "part", "close"),
+    [
+        (',"samples":{"values":[', "[]", "]}}"),
+        (',"samples":{"device":[', "1000", "]}}"),
+        (',"gaps":[', '{"start":1,"end":2,"cause":""}', "]}"),
+        (',"reports":[', "{}", "]}"),
+        (',"aliases":[', '""', "]}"),
+    ],
+)
+def test_json_that_is_small_on_the_wire_takes_little_memory_decoded(
+    open_: str, part: str, close: str
+) -> None:
+    """Lists of nothing pack 1000 to 1 and would fill 20 times their bytes in memory."""
+    parts = (wire.MAX_DECODED_BYTES - 2000) // (len(part) + 1)
+    head = json.dumps(posted(samples=None))[:-1].replace(', "samples": null', "")
+    body = (head + open_ + ",".join([part] * parts) + close).encode()
+    packed = gzip.compress(body, 1)
+    del body
+    assert len(packed) < wire.MAX_BODY_BYTES
+    tracemalloc.start()
+    try:
+        with pytest.raises((InvalidBatch, ingest.BodyTooLarge)):
+            ingest.decode(ingest.unpack(packed, "gzip"), JSON)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 80 * 1024 * 1024
 
 
 def test_a_nodes_token_speaks_for_that_node_only(still_house: House) -> None:

@@ -19,6 +19,7 @@ _MAX_BIGINT = 2**63 - 1
 _MAX_NUMBER = 1e30
 _MAX_ALIASES = 16
 _MAX_DEVICES = 1024
+_MAX_GAPS_BY_DEVICE = 20_000
 _MAX_ORDINALS = 1024
 _MAX_TEXT = 300
 
@@ -57,6 +58,9 @@ def check_header(batch: wire.Batch) -> None:
         _host(entry, place)
     for place, entry in _entries(batch.gaps, "$.gaps"):
         _gap(entry, place, known)
+    of_all = sum(gap.device is None for gap in batch.gaps)
+    if of_all * known > _MAX_GAPS_BY_DEVICE:
+        raise InvalidBatch("$.gaps", f"has {of_all} gaps of all {known} devices")
 
 
 def _devices(devices: list[wire.Device]) -> None:

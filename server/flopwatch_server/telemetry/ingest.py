@@ -24,6 +24,8 @@ MAX_FUTURE_SECONDS = 300
 MAX_SAMPLES = 100_000
 _MAX_TIME = 253_402_300_799  # the end of the year 9999
 _CHUNK_BYTES = 256 * 1024
+_MAX_JSON_BYTES = 8 * 1024 * 1024
+_MAX_JSON_PARTS = 250_000  # as many lists and objects as all limits of a batch together allow
 _MINIMA = np.array([metric.minimum for metric in METRICS], np.float32)
 _MAXIMA = np.array([metric.maximum for metric in METRICS], np.float32)
 _SMALLEST = np.finfo(np.float32).tiny
@@ -116,6 +118,11 @@ def decode(body: bytes, content_type: str) -> tuple[wire.Batch, Floats]:
 
 
 def _decode_header(header: bytes) -> wire.Batch:
+    """The JSON of a batch, weighed first: decoded, its parts may take 60 times their bytes."""
+    if len(header) > _MAX_JSON_BYTES:
+        raise BodyTooLarge(f"the JSON is over {_MAX_JSON_BYTES} bytes")
+    if header.count(b"[") + header.count(b"{") > _MAX_JSON_PARTS:
+        raise InvalidBatch("$", f"holds more than {_MAX_JSON_PARTS} lists and objects")
     try:
         return _decoder.decode(header)
     except RecursionError as error:
