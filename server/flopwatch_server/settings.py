@@ -21,7 +21,8 @@ class Thresholds(BaseModel):
 
     A sample is idle when SM activity is below `idle_sm_active` and utilization is 0, of those that
     are known (one at least). It is suspect when activity is 0 while utilization is at least
-    `suspect_utilization`, or power is more than `suspect_power_share` of the board's limit.
+    `suspect_utilization`, or idle while math runs or power is more than `suspect_power_share` of
+    the board's limit.
     """
 
     idle_sm_active: float = 0.01

@@ -68,6 +68,13 @@ def test_unknown_gpu_or_peak_gives_no_mfu_never_a_neighbours(table: PeakTable) -
     assert train_mfu([Work({"bfloat16": 0.0, "float16": 6.5e12}, 1.0, t4)]) == pytest.approx(0.1)
 
 
+def test_one_rank_that_is_unknown_makes_the_whole_job_unknown(table: PeakTable) -> None:
+    known = Work({"float16": 6.5e12}, 1.0, table.lookup("Tesla T4"))
+    unknown = Work({"float16": 6.5e12}, 1.0, None)
+    assert train_mfu([known, unknown]) is None
+    assert job_mfu([known, unknown], allocated_seconds=10.0) is None
+
+
 def test_no_ranks_or_no_time_gives_no_mfu(table: PeakTable) -> None:
     t4 = table.lookup("Tesla T4")
     assert train_mfu([]) is None

@@ -124,7 +124,7 @@ def test_a_run_ends_with_the_state_and_time_that_are_told(sender: Sender) -> Non
 def test_a_run_told_after_its_end_is_assumed_to_have_held_the_device_at_its_ordinal(
     sender: Sender, house: House
 ) -> None:
-    sender.post(NODE)
+    sender.post({**NODE, "gpu_count": 1})
     with house.database.session() as session:
         node_id = session.scalars(select(Node.id)).one()
         device = Device(

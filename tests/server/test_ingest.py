@@ -132,6 +132,15 @@ def test_values_that_cannot_be_are_unknown_and_reported_as_implausible(agent: In
     ]  # fmt: skip
 
 
+def test_infinity_is_implausible_where_a_metric_has_no_upper_bound(agent: IngestClient) -> None:
+    agent.post(*sampled([(0, NOW_SECONDS, {"power_watts": float("inf"), "sm_active": 0.5})]))
+    kept = query(agent.database, "SELECT power_watts, sm_active FROM samples")
+    assert kept == [(None, 0.5)]
+    assert query(agent.database, "SELECT metric, reason FROM metric_states") == [
+        ("power_watts", "implausible")
+    ]
+
+
 def test_a_batch_sent_again_adds_nothing(any_agent: IngestClient) -> None:
     message, values = sampled([busy(NOW_SECONDS - 10), busy(NOW_SECONDS)])
     message.reports = [

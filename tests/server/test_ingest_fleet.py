@@ -86,15 +86,26 @@ def test_an_old_word_that_comes_late_moves_nothing(agent: IngestClient) -> None:
     assert query(agent.database, PLACES) == [("2", "", "gpu01", 0, 0), ("1", "", "gpu02", 0, 0)]
 
 
-def test_mig_instances_are_devices_without_an_ordinal(agent: IngestClient) -> None:
-    whole = device(1, minor=0)
+def test_where_a_gpu_is_split_no_device_has_an_ordinal(agent: IngestClient) -> None:
+    """Each instance has a position in the GRES list, so those of whole GPUs behind it shift."""
     first = device(1, minor=0, instance="1/0", profile="3g.40gb")
     second = device(1, minor=0, instance="2/0", profile="3g.40gb")
-    tell(agent, 0, whole, first, second, device(2, minor=1))
+    tell(agent, 0, first, second, device(2, minor=1))
     assert query(agent.database, PLACES) == [
-        ("1", "", "gpu01", 0, 0), ("1", "1/0", "gpu01", 0, None),
-        ("1", "2/0", "gpu01", 0, None), ("2", "", "gpu01", 1, 1),
+        ("1", "1/0", "gpu01", 0, None), ("1", "2/0", "gpu01", 0, None), ("2", "", "gpu01", 1, None),
     ]  # fmt: skip
+
+
+def test_a_gpu_that_is_split_and_joined_again_is_one_thing_at_a_time(agent: IngestClient) -> None:
+    whole, other = device(1, minor=0), device(2, minor=1)
+    part = device(1, minor=0, instance="1/0", profile="3g.40gb")
+    tell(agent, 0, whole, other)
+    tell(agent, 10, part, other)
+    assert query(agent.database, PLACES) == [
+        ("1", "1/0", "gpu01", 0, None), ("2", "", "gpu01", 1, None),
+    ]  # fmt: skip
+    tell(agent, 20, whole, other)
+    assert ordinals(agent.database) == {0: "1", 1: "2"}
 
 
 def test_a_mig_instance_that_is_split_anew_is_another_device(agent: IngestClient) -> None:

@@ -89,6 +89,15 @@ def test_a_vanished_run_ends_its_allocations_but_is_not_closed_by_a_guess(
         assert {row[3] for row in held(session)} == {at(10)}
 
 
+def test_the_end_that_a_running_job_is_expected_to_have_does_not_end_it(
+    database: Database,
+) -> None:
+    with database.session() as session:
+        tell(session, replace(RUNNING, ended_at=at(1440)), minute=2)
+        assert one_run(session).ended_at is None
+        assert {row[3] for row in held(session)} == {None}
+
+
 def test_a_run_that_comes_back_into_the_queue_goes_on(database: Database) -> None:
     with database.session() as session:
         tell(session, RUNNING, minute=2)
@@ -254,6 +263,27 @@ def test_a_process_of_the_same_job_makes_the_device_certain_and_a_strangers_disp
         session.expire_all()
         held_device = select(Allocation).where(Allocation.device_id == devices["GPU-a"])
         assert session.scalars(held_device).one().confidence == confidence
+
+
+@pytest.mark.parametrize("other", ["node", "device", "time"])
+def test_a_process_elsewhere_or_before_the_start_tells_nothing(
+    database: Database, other: str
+) -> None:
+    with database.session() as session:
+        device = _place(session, "g1", {"GPU-a": 0})["GPU-a"]
+        _place(session, "g2", {"GPU-b": 0})
+        tell(session, replace(RUNNING, gpus=(NodeGpus("g1", 1, (0,)),)), minute=2)
+        seen_on = "g2" if other == "node" else "g1"
+        node_id = session.scalars(select(Node.id).where(Node.name == seen_on)).one()
+        seen_at = at(0.5) if other == "time" else at(3)
+        session.add(
+            Evidence(node_id=node_id, kind="cgroup", raw_job_id=481340,
+                     device_id=None if other == "device" else device, pid=77, uid=1000,
+                     first_seen_at=seen_at, last_seen_at=seen_at)
+        )  # fmt: skip
+        tell(session, replace(RUNNING, gpus=None), minute=4)
+        session.expire_all()
+        assert session.scalars(select(Allocation.confidence)).one() == "likely"
 
 
 def test_free_text_is_carried_as_it_is_but_for_what_a_database_cannot_hold(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
@@ -87,6 +87,23 @@ def test_the_state_of_a_minute(
     post_minute(agent, cells)
     recompute_minutes(still_house)
     assert states(still_house.database) == {MINUTE: state}
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"sm_active": 0.009, "power_watts": 360.0},
+        {"sm_active": 0.0, "gpu_utilization": 0.0, "tensor_active": 0.4},
+        {"gpu_utilization": 0.0, "fp16_active": 0.02},
+    ],
+    ids=lambda cells: ",".join(cells),
+)
+def test_what_looks_idle_but_computes_or_draws_power_is_unknown(
+    agent: IngestClient, still_house: House, cells: Cells
+) -> None:
+    post_minute(agent, [cells] * 6)
+    recompute_minutes(still_house)
+    assert set(states(agent.database).values()) == {"unknown"}
 
 
 def test_a_board_without_a_known_limit_is_never_suspect_by_power(
@@ -221,9 +238,7 @@ CELLS = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30)
 @given(
     told=st.lists(
         st.dictionaries(st.integers(0, 17), CELLS, min_size=1), min_size=1, max_size=2

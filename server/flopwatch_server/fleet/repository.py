@@ -20,6 +20,14 @@ def clusters(session: Session) -> Sequence[Cluster]:
     return session.scalars(select(Cluster).order_by(Cluster.name)).all()
 
 
+def expected_gpus(session: Session, node_ids: Collection[int]) -> dict[int, int]:
+    """How many GPUs the scheduler says these nodes have, of those of which it says so."""
+    rows = session.execute(
+        select(Node.id, Node.gpu_count).where(Node.id.in_(node_ids), Node.gpu_count.is_not(None))
+    )
+    return {node_id: count for node_id, count in rows if count is not None}
+
+
 def current_placements(session: Session, node_ids: Collection[int]) -> Sequence[Placement]:
     """Where devices of these nodes sit now."""
     return session.scalars(
@@ -117,25 +125,28 @@ def place(
     """Bring placements up to what `node_id` tells of its devices (by id) at the time `at`.
 
     One place, a minor with an instance, holds one device: another that was thought to be there is
-    no longer, and if it was a MIG instance, it no longer exists. A word older than what is known
-    changes nothing. A device never seen before has been there from `since`. Returns whether a
+    no longer, and if it was a MIG instance, it no longer exists. So it is with the whole of a GPU
+    that is told as instances, and the other way round. A word older than what is known changes
+    nothing. A device never seen before has been there from `since`. Returns whether a
     device left a place.
     """
     session.execute(select(Node.id).where(Node.id == node_id).with_for_update())
     newest = _newest_placements(session, told)
     opening = {id_: told[id_] for id_ in told if id_ not in newest or newest[id_] < at}
     spots = {(device.minor, device.instance): id_ for id_, device in told.items()}
+    forms = {(device.uuid, bool(device.instance)): id_ for id_, device in told.items()}
     left: list[Placement] = []
     for placement, known in _placements_near(session, node_id, told):
         holder = spots.get((placement.minor, known.instance))
+        other_form = forms.get((known.uuid, not known.instance))
         if placement.device_id in told:
             if _sits(placement, node_id, told[placement.device_id]):
                 opening.pop(placement.device_id, None)
             elif placement.valid_from < at:
                 left.append(placement)
-        elif holder is not None and placement.minor is not None:
+        elif other_form is not None or (holder is not None and placement.minor is not None):
             if placement.valid_from >= at:
-                opening.pop(holder, None)
+                opening.pop(other_form or holder or 0, None)
             else:
                 left.append(placement)
                 known.valid_to = at if known.instance else None
@@ -184,22 +195,24 @@ def _sits(placement: Placement, node_id: int, device: wire.Device) -> bool:
 
 
 def _rank(session: Session, node_ids: Iterable[int]) -> None:
-    """GRES ordinals of whole GPUs by the order of their minors, until something better tells."""
+    """GRES ordinals of whole GPUs by the order of their minors, until something better tells.
+
+    Where one is split, no ordinal is known: each instance has a position of its own, which the
+    driver does not tell.
+    """
     for node_id in sorted(node_ids):
-        placements = session.scalars(
-            select(Placement)
+        placed = session.execute(
+            select(Placement, Device.instance)
             .join(Device, Device.id == Placement.device_id)
-            .where(
-                Placement.node_id == node_id,
-                Placement.valid_to.is_(None),
-                Placement.minor.is_not(None),
-                Device.instance == "",
-            )
+            .where(Placement.node_id == node_id, Placement.valid_to.is_(None))
             .order_by(Placement.minor)
+        ).all()
+        is_known = all(
+            not instance and placement.minor is not None for placement, instance in placed
         )
-        for ordinal, placement in enumerate(placements):
-            placement.gres_ordinal = ordinal
-            placement.ordinal_source = _MINOR_ORDER
+        for ordinal, (placement, _) in enumerate(placed):
+            placement.gres_ordinal = ordinal if is_known else None
+            placement.ordinal_source = _MINOR_ORDER if is_known else None
     session.flush()
 
 

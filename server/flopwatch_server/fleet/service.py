@@ -1,5 +1,6 @@
 """What others ask of the fleet."""
 
+from collections import Counter
 from collections.abc import Collection
 
 from sqlalchemy.orm import Session
@@ -22,10 +23,19 @@ def current_devices(
     """Which device sits now at which GRES ordinal of these nodes, and how that is known.
 
     Keys are (node id, ordinal), values (device id, source of the ordinal). MIG instances and
-    devices without a minor have no ordinal and are not among them.
+    devices without a minor have no ordinal and are not among them; nor are those of a node that
+    has more or fewer GPUs than the scheduler says, where nobody knows which it leaves out.
     """
-    return {
-        (placement.node_id, placement.gres_ordinal): (placement.device_id, placement.ordinal_source)
+    placed = [
+        (placement, placement.gres_ordinal, placement.ordinal_source)
         for placement in repository.current_placements(session, node_ids)
-        if placement.gres_ordinal is not None and placement.ordinal_source is not None
+    ]
+    count = Counter(placement.node_id for placement, _, _ in placed)
+    expected = repository.expected_gpus(session, node_ids)
+    return {
+        (placement.node_id, ordinal): (placement.device_id, source)
+        for placement, ordinal, source in placed
+        if ordinal is not None
+        and source is not None
+        and expected.get(placement.node_id, count[placement.node_id]) == count[placement.node_id]
     }

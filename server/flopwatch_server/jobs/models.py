@@ -54,7 +54,7 @@ class Allocation(Base):
 
     `valid_to` None means it is still held. `gres_ordinal` None means that the scheduler told only
     how many GPUs are held on the node: `place` numbers them. `confidence` is "certain", "likely",
-    "assumed" or "unknown" and is about the device, not about the fact that a GPU is held.
+    "assumed", "disputed" or "unknown": about the device, not about the fact that a GPU is held.
     """
 
     __tablename__ = "allocations"

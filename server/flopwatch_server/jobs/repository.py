@@ -1,17 +1,36 @@
 """SQL over runs and allocations. Every read of runs starts from `visible_runs`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, false, func, select, true, update
-from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    all_,
+    case,
+    false,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
+from sqlalchemy.orm import Session, aliased
 
 from flopwatch_server.access.principal import Principal, may_see
 from flopwatch_server.fleet.models import Cluster, Device, Node
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.jobs.schemas import RunView
+from flopwatch_server.scheduler.records import PENDING_STATES
+
+_END = func.coalesce(Run.ended_at, Run.vanished_at)
+Holding = Row[int, int, int, int, datetime | None, bool]
+_PENDING = literal(sorted(PENDING_STATES), ARRAY(Text))
 
 _held = (
     select(
@@ -73,8 +92,9 @@ def newest_run(
 def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     """Insert runs, or update what the scheduler says of those that are known.
 
-    An end is never taken back, and a start or a count that is told no more stays. So does the name
-    when a run ends: Slurm's accounting has "?" in place of each letter that is not Latin.
+    An end is never taken back, and a start or a count that is told no more stays, but for the start
+    of a run that waits again. The name stays when a run ends: Slurm's accounting has "?" in place
+    of each letter that is not Latin.
     """
     if not rows:
         return
@@ -91,6 +111,9 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
         for column in Run.__table__.columns if column.name not in identity
     }  # fmt: skip
     changes["name"] = case((new.ended_at.is_(None), new.name), else_=Run.name)
+    changes["started_at"] = case(
+        (new.state != all_(_PENDING), func.coalesce(new.started_at, Run.started_at))
+    )
     session.execute(
         statement.on_conflict_do_update(
             index_elements=["cluster_id", "raw_job_id", "submitted_at"],
@@ -133,17 +156,58 @@ def add_allocations(session: Session, rows: Sequence[dict[str, Any]]) -> None:
         session.execute(insert(Allocation).on_conflict_do_nothing(), list(rows))
 
 
+def ends(session: Session, cluster_id: int, raw_job_ids: Iterable[int]) -> dict[int, datetime]:
+    """By run id: when runs of these jobs, and those that left the queue without an end, ended."""
+    known = or_(Run.raw_job_id.in_(set(raw_job_ids)), Run.ended_at.is_(None))
+    rows = session.execute(
+        select(Run.id, _END).where(Run.cluster_id == cluster_id, known, _END.is_not(None))
+    )
+    return {run_id: end for run_id, end in rows}
+
+
+def move_ends(session: Session, before: Mapping[int, datetime]) -> None:
+    """Let allocations that ended with their run, at the time `before`, end where it ends now."""
+    now = session.execute(select(Run.id, _END).where(Run.id.in_(before)))
+    for run_id, end in now:
+        if end != before[run_id]:
+            session.execute(
+                update(Allocation)
+                .where(Allocation.run_id == run_id, Allocation.valid_to == before[run_id])
+                .values(valid_to=end)
+            )
+
+
 def close_allocations(session: Session, cluster_id: int) -> None:
-    """Let every allocation end with its run: its end, or when it left the queue, or not at all."""
-    end = func.coalesce(Run.ended_at, Run.vanished_at)
+    """Let what is held to the last end with its run: its end, or when it left the queue."""
     session.execute(
         update(Allocation)
         .where(
             Allocation.run_id == Run.id,
             Run.cluster_id == cluster_id,
-            Allocation.valid_to.is_distinct_from(end),
+            Allocation.valid_to.is_(None),
+            _END.is_not(None),
         )
-        .values(valid_to=end)
+        .values(valid_to=_END)
+    )
+
+
+def holdings(session: Session, run_ids: Iterable[int]) -> Sequence[Holding]:
+    """Allocations of these runs: (id, run id, node id, place, end, whether held to the last)."""
+    return session.execute(
+        select(
+            Allocation.id, Allocation.run_id, Allocation.node_id, Allocation.place,
+            Allocation.valid_to,
+            Allocation.valid_to.is_not_distinct_from(_END).label("held_to_the_last"),
+        )
+        .join(Run, Run.id == Allocation.run_id)
+        .where(Allocation.run_id.in_(list(run_ids)))
+    ).all()  # fmt: skip
+
+
+def release(session: Session, allocation_ids: Iterable[int], now: datetime) -> None:
+    """These GPUs are held no more, while their run goes on."""
+    session.execute(
+        update(Allocation).where(Allocation.id.in_(list(allocation_ids))).values(valid_to=now)
     )
 
 
@@ -161,8 +225,12 @@ def unresolved(session: Session, cluster_id: int, since: datetime) -> Sequence[A
     ).all()
 
 
-def confirm_by_processes(session: Session, cluster_id: int) -> None:
-    """An allocation on whose device a process of the same job was seen is certain."""
+def weigh_processes(session: Session, cluster_id: int) -> None:
+    """Compare what is held now with the processes that were seen on its devices.
+
+    One of the same job makes the device certain. One of a job that was never given the device
+    makes it disputed: somebody is wrong about who holds it, so nobody is told to be idle on it.
+    """
     seen = (
         select(Evidence.id)
         .join(Run, Run.id == Allocation.run_id)
@@ -170,21 +238,39 @@ def confirm_by_processes(session: Session, cluster_id: int) -> None:
             Evidence.kind == "cgroup",
             Evidence.node_id == Allocation.node_id,
             Evidence.device_id == Allocation.device_id,
-            Evidence.raw_job_id == Run.raw_job_id,
-            Evidence.last_seen_at >= Allocation.valid_from,
         )
         .correlate(Allocation)
+    )
+    own = seen.where(
+        Evidence.raw_job_id == Run.raw_job_id, Evidence.last_seen_at >= Allocation.valid_from
+    )
+    given, holder = aliased(Allocation), aliased(Run)
+    was_given = (
+        select(given.id)
+        .join(holder, holder.id == given.run_id)
+        .where(given.device_id == Evidence.device_id, holder.raw_job_id == Evidence.raw_job_id)
+        .correlate(Evidence)
         .exists()
     )
+    foreign = seen.where(Evidence.first_seen_at >= Allocation.valid_from, ~was_given)
+    _set_confidence(session, cluster_id, ("likely", "disputed"), own.exists(), "certain")
+    _set_confidence(
+        session, cluster_id, ("likely",), ~Allocation.shared & foreign.exists(), "disputed"
+    )
+
+
+def _set_confidence(
+    session: Session, cluster_id: int, old: Sequence[str], which: ColumnElement[bool], new: str
+) -> None:
     session.execute(
         update(Allocation)
         .where(
             Allocation.valid_to.is_(None),
-            Allocation.confidence == "likely",
+            Allocation.confidence.in_(old),
             Allocation.node_id.in_(select(Node.id).where(Node.cluster_id == cluster_id)),
-            seen,
+            which,
         )
-        .values(confidence="certain")
+        .values(confidence=new)
         .execution_options(synchronize_session=False)
     )
 

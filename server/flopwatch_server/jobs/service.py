@@ -12,6 +12,7 @@ from flopwatch_server.fleet import service as fleet
 from flopwatch_server.fleet.nodes import ensure_nodes
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
+from flopwatch_server.jobs.repository import Holding
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.scheduler.nodes import apply_node_records
 from flopwatch_server.scheduler.records import (
@@ -51,16 +52,20 @@ def apply_records(
     With `complete`, `jobs` holds every pending and running job: a run that is missing has left the
     queue. It stays open, with its allocations ended at `now`, until its end is told: no guess.
     """
+    jobs = _newest(jobs)
     apply_node_records(session, cluster_id, nodes)
-    repository.upsert_runs(session, [_run_row(cluster_id, job) for job in _newest(jobs)])
+    ends = repository.ends(session, cluster_id, (job.raw_job_id for job in jobs))
+    repository.upsert_runs(session, [_run_row(cluster_id, job) for job in jobs])
     ids = repository.run_ids(session, cluster_id, (_key(job) for job in jobs))
     if complete:
         present = [ids[_key(job)] for job in jobs if not _has_ended(job)]
         repository.mark_vanished(session, cluster_id, present, now)
-    _allocate(session, cluster_id, jobs, ids, source)
+    repository.move_ends(session, ends)
+    repository.close_allocations(session, cluster_id)
+    _allocate(session, cluster_id, jobs, ids, now, source)
     repository.close_allocations(session, cluster_id)
     _resolve(session, cluster_id, now)
-    repository.confirm_by_processes(session, cluster_id)
+    repository.weigh_processes(session, cluster_id)
 
 
 def starts_without_gpus(session: Session, cluster_id: int, jobs: Iterable[JobRecord]) -> list[int]:
@@ -118,30 +123,49 @@ def _allocate(
     cluster_id: int,
     jobs: Sequence[JobRecord],
     ids: dict[Key, int],
+    now: datetime,
     source: str,
 ) -> None:
-    holding = [job for job in jobs if job.gpus and job.started_at is not None]
-    names = {held.node for job in holding for held in job.gpus or ()}
+    """Let each run that tells its GPUs hold these and no others; one that waits again holds none.
+
+    A GPU that is told on stays held since it was, whatever start is told now.
+    """
+    telling = {ids[_key(job)]: job for job in jobs if _tells_gpus(job)}
+    names = {held.node for job in telling.values() for held in job.gpus or ()}
     node_ids = ensure_nodes(session, cluster_id, names)
-    rows = [
-        {
-            "run_id": ids[_key(job)],
-            "node_id": node_ids[held.node],
-            "place": place,
-            "gres_ordinal": ordinal,
-            "gres_type": held.gres_type,
-            "device_id": None,
-            "valid_from": job.started_at,
-            "valid_to": None,
-            "shared": held.shared,
-            "source": source,
-            "confidence": "unknown",
-        }
-        for job in holding
-        for held in job.gpus or ()
-        for place, ordinal in _places(held)
-    ]
+    known: dict[int, list[Holding]] = {run_id: [] for run_id in telling}
+    for row in repository.holdings(session, telling):
+        known[row.run_id].append(row)
+    rows, released = [], []
+    for run_id, job in telling.items():
+        told = {
+            (node_ids[held.node], place): {
+                "run_id": run_id, "node_id": node_ids[held.node], "place": place,
+                "gres_ordinal": ordinal, "gres_type": held.gres_type, "device_id": None,
+                "valid_to": None, "shared": held.shared, "source": source, "confidence": "unknown",
+            }
+            for held in job.gpus or ()
+            for place, ordinal in _places(held)
+        }  # fmt: skip
+        last = {(row.node_id, row.place): row.id for row in known[run_id] if row.held_to_the_last}
+        start = _start(job, known[run_id], now)
+        rows += [told[spot] | {"valid_from": start} for spot in told if spot not in last]
+        if not _has_ended(job):
+            released += [last[spot] for spot in last if spot not in told]
     repository.add_allocations(session, rows)
+    repository.release(session, released, now)
+
+
+def _tells_gpus(job: JobRecord) -> bool:
+    return job.state in PENDING_STATES or (job.gpus is not None and job.started_at is not None)
+
+
+def _start(job: JobRecord, known: Sequence[Holding], now: datetime) -> datetime:
+    """Since when a run holds GPUs that were not told before: its start, or now if it grew."""
+    if any(row.held_to_the_last for row in known):
+        return now
+    ended: list[datetime] = [row.valid_to for row in known]
+    return max([job.started_at or now, *ended])
 
 
 def _places(held: NodeGpus) -> list[tuple[int, int | None]]:

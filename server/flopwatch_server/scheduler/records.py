@@ -17,6 +17,11 @@ PENDING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOL
 """States in which a job holds GPUs, and in which it waits for them; every other state is an end."""
 
 
+WORKING_STATES = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
+"""Those of the running states in which a job's own processes may use its GPUs. In the others they
+have not been started, are held by the scheduler, or are over: idleness is not the job's."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
     """The GPUs that one job holds on one node.

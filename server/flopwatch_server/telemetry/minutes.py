@@ -43,6 +43,7 @@ from flopwatch_server.telemetry.models import (
     samples,
 )
 
+_MATH = ("tensor_active", "fp64_active", "fp32_active", "fp16_active")
 SAMPLES_PER_MINUTE = 60 // SAMPLE_PERIOD_SECONDS
 _MINUTE = timedelta(minutes=1)
 _MARKS_A_TURN = 20_000
@@ -178,12 +179,20 @@ def _idle(one: Subquery, thresholds: Thresholds) -> ColumnElement[bool]:
 
 
 def _suspect(one: Subquery, thresholds: Thresholds) -> ColumnElement[bool]:
-    """Activity is 0, but utilization is high or the board draws power far above idle."""
-    return and_(
-        func.coalesce(one.c.sm_active, one.c.gpu_utilization) == 0,
-        or_(
-            one.c.gpu_utilization >= _real(thresholds.suspect_utilization),
-            one.c.power_watts > thresholds.suspect_power_share * one.c.power_limit_watts,
+    """The sample says idle, but something that can't be without SM activity says otherwise.
+
+    That is power far above idle, or math of any kind. Utilization is otherwise at an activity of
+    exactly 0 only: one small kernel that runs all the time fills it and less than 1 % of the SMs.
+    """
+    idle = _real(thresholds.idle_sm_active)
+    return or_(
+        and_(one.c.sm_active == 0, one.c.gpu_utilization >= _real(thresholds.suspect_utilization)),
+        and_(
+            func.coalesce(one.c.sm_active, one.c.gpu_utilization) < idle,
+            or_(
+                one.c.power_watts > thresholds.suspect_power_share * one.c.power_limit_watts,
+                func.greatest(*(one.c[name] for name in _MATH)) >= idle,
+            ),
         ),
     )
 

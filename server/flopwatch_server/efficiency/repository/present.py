@@ -104,6 +104,7 @@ def unbroken(present: CTE) -> LateralFromClause:
         .where(
             present.c.state != "shared",
             row.c.device_id == present.c.device_id,
+            row.c.state == _position(present.c.state),
             row.c.minute >= oldest,
             row.c.minute > func.coalesce(other, literal_column("'-infinity'::timestamptz")),
             row.c.minute <= present.c.minute,
