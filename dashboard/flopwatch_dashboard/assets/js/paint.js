@@ -77,6 +77,7 @@
     const { layout } = copy;
     const number = (painted += 1);
     layout.meta = { ...layout.meta, number };
+    if (innerWidth <= 768) layout.xaxis.nticks = 4;
     if (layout.meta.kind === "instrument") flopwatch.dressInstrument(copy);
     const tokens = collect(copy, [], []);
     write(copy, tokens);

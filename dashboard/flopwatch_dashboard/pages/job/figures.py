@@ -52,7 +52,7 @@ def instrument(series: RunSeries, power_limit: float | None, window: str, *, liv
                   "fixedrange": True, "visible": False},
         "xaxis": {"type": "date", "range": window_range(series), "anchor": f"y{len(METRICS) + 1}",
                   "showgrid": False, "zeroline": False, "linecolor": "--line2", "ticks": "outside",
-                  "tickcolor": "--line2", "ticklen": 4, "nticks": 8,
+                  "tickcolor": "--line2", "ticklen": 4, "nticks": 8, "tickangle": 0,
                   "tickformatstops": TICK_FORMATS, "hoverformat": "%d %b %H:%M:%S",
                   "showspikes": True, "spikemode": "across", "spikethickness": 1,
                   "spikedash": "solid", "spikecolor": "--mark", "spikesnap": "hovered data"},

@@ -129,7 +129,7 @@ def mfu_figure(data: JobData) -> Figure:
             "hoverlabel": HOVER_LABEL, "dragmode": "zoom",
             "xaxis": {"type": "date", "range": _range(data), "showgrid": False, "zeroline": False,
                       "linecolor": "--line2", "ticks": "outside", "tickcolor": "--line2",
-                      "ticklen": 4, "nticks": 6, "tickformatstops": TICK_FORMATS,
+                      "ticklen": 4, "nticks": 6, "tickangle": 0, "tickformatstops": TICK_FORMATS,
                       "hoverformat": "%d %b %H:%M"},
             "yaxis": {"side": "right", "range": [0, top], "fixedrange": True, "zeroline": False,
                       "gridcolor": "--grid", "tickvals": [top / 2, top],

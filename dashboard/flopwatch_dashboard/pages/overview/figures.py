@@ -39,7 +39,7 @@ def states_figure(found: Overview, window: str) -> Figure:
             "dragmode": "zoom",
             "xaxis": {"type": "date", "range": _range(found, window), "showgrid": False,
                       "linecolor": "--line2", "ticks": "outside", "tickcolor": "--line2",
-                      "ticklen": 4, "nticks": 7, "tickformatstops": TICK_FORMATS,
+                      "ticklen": 4, "nticks": 7, "tickangle": 0, "tickformatstops": TICK_FORMATS,
                       "hoverformat": "%d %b %H:%M"},
             "yaxis": {"range": [0, top(found)], "fixedrange": True, "gridcolor": "--grid",
                       "zeroline": False, "nticks": 5, "tickformat": ",d"},
