@@ -133,12 +133,19 @@ def test_values_that_cannot_be_are_unknown_and_reported_as_implausible(agent: In
 
 
 def test_infinity_is_implausible_where_a_metric_has_no_upper_bound(agent: IngestClient) -> None:
-    agent.post(*sampled([(0, NOW_SECONDS, {"power_watts": float("inf"), "sm_active": 0.5})]))
-    kept = query(agent.database, "SELECT power_watts, sm_active FROM samples")
+    agent.post(*sampled([(0, NOW_SECONDS, {"subsample_count": float("inf"), "sm_active": 0.5})]))
+    kept = query(agent.database, "SELECT subsample_count, sm_active FROM samples")
     assert kept == [(None, 0.5)]
     assert query(agent.database, "SELECT metric, reason FROM metric_states") == [
-        ("power_watts", "implausible")
+        ("subsample_count", "implausible")
     ]
+
+
+def test_a_device_has_been_where_it_is_since_its_first_sample_began(agent: IngestClient) -> None:
+    agent.post(*sampled([busy(NOW_SECONDS - 20), busy(NOW_SECONDS)]))
+    since = [(at(-30),)]
+    assert query(agent.database, "SELECT valid_from FROM devices") == since
+    assert query(agent.database, "SELECT valid_from FROM placements") == since
 
 
 def test_a_batch_sent_again_adds_nothing(any_agent: IngestClient) -> None:
