@@ -131,6 +131,7 @@ def test_it_listens_on_no_network_and_its_socket_is_private(folder: Path) -> Non
         assert Path(where[0]).stat().st_mode & 0o077 == 0
     finally:
         server.stop()
+    assert not Path(where[0]).exists()
 
 
 def test_migrations_build_exactly_the_tables_of_the_models_and_may_run_twice(

@@ -113,6 +113,11 @@ def test_a_host_that_is_no_name_is_400(demo: TestClient, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8260", "[::1]:8260"])
+def test_a_request_with_two_host_headers_is_malformed(demo: TestClient) -> None:
+    hosts = [("host", "localhost:8260"), ("host", "evil.example")]
+    assert demo.get("/api/v1/who", headers=hosts).status_code == 400
+
+
 def test_demo_answers_to_every_name_of_the_loopback(demo: TestClient, host: str) -> None:
     assert demo.get("/api/v1/who", headers={"host": host}).status_code == 200
 

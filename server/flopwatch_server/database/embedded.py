@@ -139,6 +139,7 @@ class EmbeddedPostgres:
                 self._process.send_signal(signal.SIGINT)
             self._process.wait()
             self._process = None
+            shutil.rmtree(self._socket_folder, ignore_errors=True)  # the next start makes it anew
         if self._lock is not None:
             self._lock.close()
             self._lock = None
