@@ -106,9 +106,9 @@ def test_a_driver_reload_makes_no_negative_energy(bench: Bench) -> None:
 
 
 def test_a_driver_reload_whose_counter_overtakes_the_old_one_makes_no_energy(bench: Bench) -> None:
-    bench.driver.set(0, power_watts=500, energy_joules=100.0)
+    bench.driver.set(0, power_watts=10, energy_joules=100.0)
     bench.seconds(0, 11)
-    bench.driver.set(0, energy_joules=0.0)
+    bench.driver.set(0, power_watts=700, energy_joules=0.0)
     assert bench.values(0, bench.seconds(12, 20))["energy_joules"] == "implausible"
 
 

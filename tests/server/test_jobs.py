@@ -317,13 +317,6 @@ def test_nodes_carry_the_schedulers_word(database: Database) -> None:
         (Principal("max", "manager"), False),
     ],
 )
-def test_a_person_without_a_name_does_not_own_the_runs_without_a_user(database: Database) -> None:
-    with database.session() as session:
-        tell(session, replace(RUNNING, user=""), minute=2)
-        with pytest.raises(NotFound):
-            service.find_run(session, Principal("", "researcher"), "granite", "481340", at(3))
-
-
 def test_a_run_that_may_not_be_seen_does_not_exist(
     database: Database, principal: Principal, sees: bool
 ) -> None:
@@ -335,6 +328,13 @@ def test_a_run_that_may_not_be_seen_does_not_exist(
         else:
             with pytest.raises(NotFound):
                 service.find_run(session, principal, "granite", "481340", at(3))
+
+
+def test_a_person_without_a_name_does_not_own_the_runs_without_a_user(database: Database) -> None:
+    with database.session() as session:
+        tell(session, replace(RUNNING, user=""), minute=2)
+        with pytest.raises(NotFound):
+            service.find_run(session, Principal("", "researcher"), "granite", "481340", at(3))
 
 
 @pytest.mark.parametrize("job_id", ["123_4", "130"])
