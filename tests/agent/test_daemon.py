@@ -138,11 +138,12 @@ def test_a_stall_over_the_end_of_one_interval_leaves_no_empty_gap(life: Life) ->
 
 def test_what_was_read_late_stays_in_the_epoch_before_the_clock_was_turned_back(life: Life) -> None:
     life.events = {
-        20: lambda: life.driver.set(0, delay_ms="60"),  # of each of some thirty calls
+        20: lambda: life.driver.set(0, delay_ms="200"),  # of each call: over a tick's deadline
         21: lambda: life.driver.set(0, delay_ms="0"),
     }
     life.jumps = {29: -20.0}
     batches = life.run(60)
+    assert batches[1]["samples"]["device"] == [1]  # the other is late
     first = min(batch["epoch"]["number"] for batch in batches)
     told = [
         (batch["epoch"]["number"] == first, ts)
