@@ -98,7 +98,7 @@ def test_optimizer_step_inside_a_phase_is_no_training() -> None:
         else:
             session.end_step()
     report = session.report()
-    assert (report.train_flops, report.train_seconds) == ({"float32": 10.0}, 4)
+    assert (report.train_flops, report.train_seconds, report.steps) == ({"float32": 10.0}, 4, 1)
 
 
 def test_exception_in_a_phase_ends_it() -> None:

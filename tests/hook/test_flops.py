@@ -6,12 +6,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import flopwatch
+from flopwatch.hook.formulas import FORMULAS, UncountableError
 from tests.hook.toys import (
     BATCH,
     GPT,
     GPT_FORWARD,
     GPT_TRAINING,
     HEAD,
+    HEADS,
     LENGTH,
     TOKENS,
     WIDTH,
@@ -275,6 +277,43 @@ def test_no_mfu_and_a_reason_for_a_product_in_a_foreign_autograd_function() -> N
     flopwatch.watch(model)
     model(torch.randn(4, 4, requires_grad=True))
     assert "FusedLoss" in (report().reason or "")
+
+
+def test_no_mfu_and_a_reason_where_the_forward_pass_runs_a_backward_pass() -> None:
+    class Penalized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = self.layer(x)
+            (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            return out + slope
+
+    model = Penalized()
+    flopwatch.watch(model)
+    model(torch.randn(BATCH, WIDTH, requires_grad=True))
+    assert "a backward pass of its own" in (report().reason or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "reason"),
+    [
+        ("_flash_attention_forward", {"window_size_left": 128}, "sliding window"),
+        ("_flash_attention_forward", {"cum_seq_q": torch.zeros(3)}, "packed attention"),
+        ("_efficient_attention_forward", {"window_size": 128}, "sliding window"),
+        ("_efficient_attention_forward", {"cu_seqlens_q": torch.zeros(3)}, "packed attention"),
+    ],
+)
+def test_attention_whose_cost_shapes_do_not_tell_is_not_guessed(
+    name: str, argument: dict[str, object], reason: str
+) -> None:
+    heads = torch.empty(BATCH, LENGTH, HEADS, 8, device="meta")
+    plain = {"query": heads, "key": heads, "value": heads, "window_size_left": -1}
+    one = 2 * BATCH * HEADS * LENGTH * LENGTH * 8
+    assert [product.flops for product in FORMULAS[name](plain, None)] == [one, one]
+    with pytest.raises(UncountableError, match=reason):
+        FORMULAS[name](plain | argument, None)
 
 
 def test_no_mfu_and_a_reason_where_nothing_is_multiplied() -> None:

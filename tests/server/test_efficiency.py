@@ -126,14 +126,17 @@ def test_means_and_maxima_are_over_all_minutes_of_all_gpus(world: World) -> None
     assert found.maxima["power_watts"] is None
 
 
-def test_a_minute_whose_counters_contradict_each_other_counts_for_no_mean(world: World) -> None:
+def test_a_minute_whose_counters_contradict_each_other_counts_for_no_mean_or_maximum(
+    world: World,
+) -> None:
     node = world.node()
     device = world.gpu(node, 0)
     run = world.run()
     world.hold(run, node, device)
-    world.minute(device, T0, "active", sm_active=0.5)
-    world.minute(device, at(1), "unknown", sm_active=0.0, samples_suspect=2)
-    assert efficiency(world, run, at(2, 20)).means["sm_active"] == 0.5
+    world.minute(device, T0, "active", sm_active=0.5, power_watts_max=400.0)
+    world.minute(device, at(1), "unknown", sm_active=0.0, power_watts_max=690.0, samples_suspect=2)
+    found = efficiency(world, run, at(2, 20))
+    assert (found.means["sm_active"], found.maxima["power_watts"]) == (0.5, 400.0)
 
 
 @pytest.mark.parametrize(

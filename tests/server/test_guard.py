@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from fastapi import FastAPI, Request, WebSocket
@@ -11,7 +12,7 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from flopwatch_server.access import endpoints, sessions, tokens
+from flopwatch_server.access import endpoints, guard, sessions, tokens
 from flopwatch_server.access.guard import COOKIE, MAX_PERSON_BODY_BYTES, Guard
 from flopwatch_server.access.models import Token
 from flopwatch_server.access.throttle import Throttle
@@ -281,6 +282,19 @@ def test_a_revoked_token_is_401(demo: TestClient, house: House) -> None:
         session.scalars(select(Token)).one().revoked_at = NOW
     answer = demo.post("/api/v1/ingest", headers={"authorization": f"Bearer {value}"})
     assert answer.status_code == 401
+
+
+def test_a_token_in_use_is_refused_5_seconds_after_it_is_revoked(
+    demo: TestClient, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    header = {"authorization": f"Bearer {node_token(house.database)}"}
+    assert demo.post("/api/v1/ingest", headers=header).status_code == 200
+    with house.database.session() as session:
+        session.scalars(select(Token)).one().revoked_at = NOW
+    now[0] += 5.1
+    assert demo.post("/api/v1/ingest", headers=header).status_code == 401
 
 
 def test_a_machines_token_opens_nothing_for_people(local: TestClient, house: House) -> None:

@@ -85,6 +85,18 @@ def test_gpus_now_count_every_held_gpu_once(world: World) -> None:
     assert found.tensor_active == pytest.approx(1.2 / 4)
 
 
+def test_a_gpu_whose_counters_contradict_each_other_has_no_tensor_activity_now(
+    world: World,
+) -> None:
+    node = world.node()
+    run = world.run()
+    for ordinal, device in enumerate(world.gpus(node, 2)):
+        world.hold(run, node, device, ordinal)
+        world.minute(device, T0, "unknown" if ordinal else "active", samples_suspect=ordinal,
+                     tensor_active=0.0 if ordinal else 0.6)  # fmt: skip
+    assert seen(world, at(1, 20)).tensor_active == pytest.approx(0.6)
+
+
 def test_power_is_the_sum_of_newest_samples_and_tells_what_the_boards_may_draw(
     world: World,
 ) -> None:
