@@ -115,7 +115,12 @@ class Server:
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.process.start()
-        wait_for(self._answers, "the server answers", 150)
+        try:
+            wait_for(self._answers, "the server answers", 150)
+        except ProcessError:
+            if self.process.alive():
+                self.process.stop()
+            raise
 
     def get(self, path: str, **parameters: str) -> Any:
         """JSON of GET /api/v1/<path>."""
