@@ -97,12 +97,14 @@ def overview(
     usage = Usage.read(session, found.id, end - timedelta(hours=window_hours), end, now)
     power = _Power.now(session, found.id, now)
     gpus = sum(node.total for node in nodes)
+    sources = repository.sources(session, found.id)
+    told = any(source.last_success_at is not None for source in sources)
     return Overview(
         cluster=found.name,
         simulated=found.simulated,
         gpus=gpus,
-        allocated=len(held),
-        free=sum(node.free for node in nodes),
+        allocated=len(held) if told else None,
+        free=sum(node.free for node in nodes) if told else None,
         down=sum(node.down for node in nodes),
         gpus_now=GpuCounts(**Counter(row.state for row in held)),
         tensor_active=_mean(row.tensor_active for row in held if not row.shared),
@@ -113,7 +115,7 @@ def overview(
         power_watts=power.watts,
         power_limit_watts=power.limit_watts,
         newest_sample_at=power.newest_at or repository.newest_minute_end(session, found.id),
-        history=usage.history(gpus),
+        history=usage.history(gpus, told=told),
         history_tensor=usage.history_tensor(),
         history_power_watts=usage.history_power_watts(),
         attention=job_rows(
@@ -133,7 +135,7 @@ def overview(
                 kind=source.kind, last_success_at=source.last_success_at, error=source.error,
                 error_since=source.error_since,
             )
-            for source in repository.sources(session, found.id)
+            for source in sources
         ],
     )  # fmt: skip
 

@@ -232,12 +232,14 @@ class JobFacets(BaseModel):
 class StateCounts(BaseModel):
     """GPUs by state, on average over the 10 minutes that end at `time` (seconds since 1970).
 
-    They add up to all GPUs of the cluster. `free` are those that nobody held and that reported;
+    They add up to all GPUs of the cluster, or to none with `watched` False: no agent had reported
+    yet. `free` are those that nobody held and that reported;
     `unknown` are the rest: held without a known state, or silent. Which nodes were down is not
     kept over time, so `down` is 0 in the past.
     """
 
     time: int
+    watched: bool = True
     active: float = 0
     low: float = 0
     idle: float = 0
@@ -285,13 +287,17 @@ class SourceStatus(BaseModel):
 
 
 class Overview(BaseModel):
-    """How well a cluster is being used now, and over the last window."""
+    """How well a cluster is being used now, and over the last window.
+
+    `allocated` and `free` are None until a scheduler has answered once: nobody knows who holds
+    what. `mfu` is the plain mean of the train MFU of the running jobs that report.
+    """
 
     cluster: str
     simulated: bool
     gpus: int
-    allocated: int
-    free: int
+    allocated: int | None
+    free: int | None
     down: int
     gpus_now: GpuCounts
     tensor_active: float | None

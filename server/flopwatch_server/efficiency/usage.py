@@ -47,17 +47,18 @@ class Usage:
             account_seconds=repository.account_seconds(*window),
         )
 
-    def history(self, gpus: int) -> list[StateCounts]:
+    def history(self, gpus: int, *, told: bool) -> list[StateCounts]:
         """GPUs of each step by state; they add up to `gpus`, the rest being unknown.
 
-        Before the first sample nobody watched: there are no GPUs to speak of.
+        Before the first sample nobody watched: there are no GPUs to speak of. As long as no
+        scheduler has `told` who holds what, no GPU is called free.
         """
         seen = (time for time, row in self.steps.items() if row.seen)
         first = min(seen, default=None)
         return [
-            StateCounts(time=int(time.timestamp()))
+            StateCounts(time=int(time.timestamp()), watched=False)
             if first is None or time < first
-            else self._counts(time, gpus)
+            else self._counts(time, gpus, told)
             for time in self.times
         ]
 
@@ -84,11 +85,11 @@ class Usage:
         ]
         return sorted(hours, key=lambda row: (-row.allocated, row.account))
 
-    def _counts(self, time: datetime, gpus: int) -> StateCounts:
+    def _counts(self, time: datetime, gpus: int, told: bool) -> StateCounts:
         known = _sums(self.minutes.get(time, ()), 60 / STEP_SECONDS)
         step = self.steps.get(time)
         free = 0.0
-        if step is not None:
+        if step is not None and told:
             free = min(step.free, max(gpus * STEP_SECONDS - step.allocated, 0.0)) / STEP_SECONDS
         unknown = max(gpus - sum(known.values()) - free, 0.0)
         return StateCounts(time=int(time.timestamp()), **known, free=free, unknown=unknown)
