@@ -27,9 +27,18 @@ ZERO = int(T0.timestamp())
 
 
 @pytest.fixture
-def world(database: Database) -> Iterator[World]:
+def untold(database: Database) -> Iterator[World]:
+    """A cluster of which no scheduler has told anything yet."""
     with database.session() as session:
         yield World(session)
+
+
+@pytest.fixture
+def world(untold: World) -> World:
+    """A cluster whose scheduler has answered."""
+    cluster_id = untold.cluster.id
+    untold.add(SchedulerSource(cluster_id=cluster_id, kind="feed", last_success_at=T0))
+    return untold
 
 
 def seen(
@@ -41,6 +50,14 @@ def seen(
 def test_an_unknown_cluster_is_not_found(world: World) -> None:
     with pytest.raises(NotFound):
         overview(world.session, ADMIN, "basalt", PeakTable.load(), T0)
+
+
+def test_no_gpu_is_called_free_before_a_scheduler_has_told_who_holds_what(untold: World) -> None:
+    device = untold.gpu(untold.node(), 0)
+    untold.minutes(device, T0, "A" * 10, power_watts=500.0)
+    found = seen(untold, at(10, 20))
+    assert (found.gpus, found.allocated, found.free) == (1, None, None)
+    assert found.history[-1] == StateCounts(time=ZERO + 600, unknown=1)
 
 
 def test_an_empty_cluster_has_no_figure_rather_than_zero(world: World) -> None:
@@ -137,7 +154,7 @@ def test_history_is_gpus_by_state_on_average_over_ten_minutes(world: World) -> N
         time=ZERO + 1200, active=0, low=0, idle=0.5 + 0.5, free=0.5, unknown=0.5 + 3
     )
     # Nobody watched yet: no GPU is called unknown.
-    assert found.history[0] == StateCounts(time=ZERO - 1800)
+    assert found.history[0] == StateCounts(time=ZERO - 1800, watched=False)
     assert found.history_tensor == [
         None, None, None, None, pytest.approx(5 / 15), pytest.approx(5 / 15),
     ]  # fmt: skip
@@ -264,10 +281,10 @@ def test_an_agent_is_silent_after_three_periods(world: World) -> None:
     assert found.agents_silent == [SilentNode(node="g2", since=at(9, 29))]
 
 
-def test_sources_tell_how_the_scheduler_answers(world: World) -> None:
-    world.add(SchedulerSource(cluster_id=world.cluster.id, kind="slurm", last_success_at=at(5),
+def test_sources_tell_how_the_scheduler_answers(untold: World) -> None:
+    untold.add(SchedulerSource(cluster_id=untold.cluster.id, kind="slurm", last_success_at=at(5),
                               error="squeue timed out", error_since=at(6)))  # fmt: skip
-    assert seen(world, at(10)).sources == [
+    assert seen(untold, at(10)).sources == [
         SourceStatus(kind="slurm", last_success_at=at(5), error="squeue timed out",
                      error_since=at(6))
     ]  # fmt: skip

@@ -92,7 +92,10 @@ class Usage:
         if step is not None and told:
             free = min(step.free, max(gpus * STEP_SECONDS - step.allocated, 0.0)) / STEP_SECONDS
         unknown = max(gpus - sum(known.values()) - free, 0.0)
-        return StateCounts(time=int(time.timestamp()), **known, free=free, unknown=unknown)
+        return StateCounts(
+            time=int(time.timestamp()), active=known["active"], low=known["low"],
+            idle=known["idle"], free=free, unknown=unknown,
+        )  # fmt: skip
 
 
 def _sums(rows: Sequence[AnyRow], factor: float) -> dict[str, float]:
