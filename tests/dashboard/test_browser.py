@@ -342,7 +342,7 @@ def test_the_first_run_shows_commands_that_can_be_copied(
             serve(database, Clock(), tmp_path_factory.mktemp("data")) as empty:  # fmt: skip
         go(page, empty, "/")
         commands = page.locator(".code pre").all_inner_texts()
-        assert commands[0] == "flopwatch token node --cluster granite"
+        assert commands[0] == "flopwatch token node --cluster granite --output token"
         assert f"flopwatch agent --server {empty.url} --token-file" in commands[1]
         assert commands[2] == "FLOPWATCH_SLURM_CLUSTER=granite flopwatch server"
 

@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 from dash import html
 
-from flopwatch_dashboard.pages.overview import figures, words
+from flopwatch_dashboard.pages.overview import figures, layout, words
+from flopwatch_dashboard.pages.overview.data import OverviewData
 from flopwatch_dashboard.words import gpus_in_words
-from flopwatch_server.efficiency.schemas import GpuCounts, JobRow, Overview, StateCounts
+from flopwatch_server.efficiency.schemas import (
+    AccountHours,
+    GpuCounts,
+    JobRow,
+    Overview,
+    StateCounts,
+)
 from tests.dashboard.builders import NOW, run
 
 
@@ -23,6 +30,18 @@ def overview(**facts: Any) -> Overview:
         "agents_silent": [], "sources": [],
     }  # fmt: skip
     return Overview(**known | facts)
+
+
+def data_of(found: Overview) -> OverviewData:
+    return OverviewData(found, NOW, "24h", "demo")
+
+
+def _all(part: Any) -> list[Any]:
+    """A component and everything inside it."""
+    if isinstance(part, list | tuple):
+        return [found for child in part for found in _all(child)]
+    inside = getattr(part, "children", None)
+    return [part, *(_all(inside) if inside is not None else [])]
 
 
 def row(gpus_now: GpuCounts, sm_active: float | None = None) -> JobRow:
@@ -51,6 +70,33 @@ def test_the_lead_of_a_cluster_without_idle_gpus_says_so() -> None:
     assert text(words.lead(found)) == (
         "774 of 1,000 GPUs are allocated. 774 do work, 0 run low, none is idle."
     )
+
+
+def test_before_a_scheduler_has_told_of_jobs_no_gpu_is_called_free_or_allocated() -> None:
+    found = overview(gpus=8, allocated=None, free=None, down=0, gpus_now=GpuCounts())
+    assert text(words.lead(found)) == "No scheduler has told of any job yet; 8 GPUs report."
+    labels = [label.children for label in layout.state_labels(found)]
+    assert [(number.children, word) for number, word in labels] == [("8", "No data")]
+    notes = [part.title for part in _all(layout.tile_strip(found)) if hasattr(part, "title")]
+    assert notes.count("no scheduler yet") == 5
+    assert layout.attention_card(data_of(found)).children[1].children == (
+        "No scheduler has told of any job yet."
+    )
+
+
+def test_the_bar_of_an_account_is_as_long_as_its_gpu_hours() -> None:
+    rows = [AccountHours(account="nlp", allocated=8, active=1, low=1, idle=0),
+            AccountHours(account="cv", allocated=4, active=2, low=1, idle=1)]  # fmt: skip
+    shown = layout.accounts_card(data_of(overview(accounts=rows)))
+    bars = [bar for bar in _all(shown) if getattr(bar, "className", "") == "mix-bar"]
+    lengths = [sum(float(part.style["width"][:-1]) for part in bar.children) for bar in bars]
+    assert lengths == [100.0, 50.0]
+
+
+def test_the_course_of_a_tile_breaks_while_nobody_watched() -> None:
+    history = [StateCounts(time=0, watched=False), StateCounts(time=600, idle=2, free=6)]
+    tiles = layout.job_tiles(overview(history=history), 774)
+    assert tiles[2].history == [None, 2]
 
 
 def test_the_lead_does_not_count_holders_beyond_what_the_service_tells() -> None:

@@ -13,7 +13,10 @@ _SAFE = "/:=' "
 
 
 def sparkline(values: Sequence[float | None], tone: str = "") -> Component:
-    """The shape of a series, scaled to its own range; it breaks where values are missing."""
+    """The shape of a series, scaled to its own range; it breaks where values are missing.
+
+    What never changes lies in the middle, and on the base line if it is 0.
+    """
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return html.Div(className="spark", style={"visibility": "hidden"})
@@ -39,7 +42,7 @@ def _runs(
     run: list[tuple[float, float]] = []
     for position, value in enumerate(values):
         if value is not None:
-            level = (value - lowest) / span if span else 0.5
+            level = (value - lowest) / span if span else 0.5 * (value != 0)
             run.append((position * step, _HEIGHT - _MARGIN - level * (_HEIGHT - 2 * _MARGIN)))
         elif run:
             yield run

@@ -42,7 +42,7 @@ def states_figure(found: Overview, window: str) -> Figure:
                       "ticklen": 4, "nticks": 7, "tickangle": 0, "tickformatstops": TICK_FORMATS,
                       "hoverformat": "%d %b %H:%M"},
             "yaxis": {"range": [0, top(found)], "fixedrange": True, "gridcolor": "--grid",
-                      "zeroline": False, "nticks": 5, "tickformat": ",d"},
+                      "zeroline": False, "tickformat": ",d", **_ticks(top(found))},
         },
     }  # fmt: skip
 
@@ -78,6 +78,11 @@ def label_positions(amounts: Sequence[float], scale: float) -> list[float]:
         limit = placed[-1] - _LABEL_DISTANCE if placed else MARGIN_TOP + PLOT_HEIGHT - 6
         placed.append(min(centre, limit))
     return placed
+
+
+def _ticks(scale: float) -> dict[str, int]:
+    """Whole GPUs only."""
+    return {"dtick": 1} if scale < 5 else {"nticks": 5}
 
 
 def _points(history: Sequence[StateCounts]) -> list[dict[str, list[float]]]:

@@ -60,9 +60,8 @@ def _facts(visit: Visit) -> tuple[datetime, str]:
 
 
 def _tiles(found: Overview | None) -> Component:
-    told = found is not None and bool(found.sources)
     allocated = Tile("Allocated", DASH, "no scheduler yet")
-    if found is not None and told:
+    if found is not None and found.allocated is not None:
         queued = plural(found.pending_jobs, "job")
         allocated = Tile("Allocated", count(found.allocated), f"{queued} queued", unit="GPUs")
     waiting = ("Active", "Idle-allocated", "Tensor active")
@@ -70,7 +69,7 @@ def _tiles(found: Overview | None) -> Component:
         [
             allocated,
             *(Tile(label, DASH, "no agent yet") for label in waiting),
-            Tile("MFU", DASH, "no job reports"),
+            Tile("MFU while training", DASH, "no job reports"),
             Tile("Power", DASH, "no agent yet"),
         ]
     )
@@ -80,13 +79,14 @@ def _steps(cluster: str, address: str) -> Component:
     steps = (
         (
             "Make a token",
-            "On this server. One token for each node or one for all; its value is shown once.",
-            f"flopwatch token node --cluster {cluster}",
+            "On this server. One token for each node or one for all; the file is for your eyes "
+            "only (mode 0600). Copy it to /etc/flopwatch/token on each node.",
+            f"flopwatch token node --cluster {cluster} --output token",
         ),
         (
             "Start the agent on a GPU node",
-            "It reads counters only; it needs no root and opens no port.",
-            f"pip install 'flopwatch[agent]'\n"
+            "As root or as a user who may read GPU counters. It reads only, and opens no port.",
+            f"pip install './flopwatch[agent]'   # from a checkout\n"
             f"flopwatch agent --server {address} --token-file /etc/flopwatch/token",
         ),
         (

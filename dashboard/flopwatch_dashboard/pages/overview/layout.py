@@ -21,7 +21,6 @@ from flopwatch_dashboard.components.chart import chart
 from flopwatch_dashboard.format import (
     DASH,
     age,
-    clock,
     count,
     gpu_hours,
     kilowatts,
@@ -44,6 +43,7 @@ from flopwatch_server.efficiency.schemas import AccountHours, JobRow, Overview, 
 _LABELS = {"6h": "6 h", "24h": "24 h", "7d": "7 d"}
 _WARM_GPU_HOURS = 10.0
 _WARM_IDLE_SHARE = 0.10
+MFU_LABEL = "MFU while training"
 
 
 async def show(place: Place) -> Shown:
@@ -119,31 +119,58 @@ def banners(data: OverviewData) -> list[Component]:
 
 def tile_strip(found: Overview) -> Component:
     """The six figures of the cluster, with their course over the window."""
+    if found.allocated is None:
+        return tiles([*_untold_tiles(), _power_tile(found)])
+    return tiles([*job_tiles(found, found.allocated), _power_tile(found)])
+
+
+def _untold_tiles() -> list[Tile]:
+    labels = ("Allocated", "Active", "Idle-allocated", "Tensor active", MFU_LABEL)
+    return [Tile(label, DASH, "no scheduler yet") for label in labels]
+
+
+def job_tiles(found: Overview, allocated: int) -> list[Tile]:
+    """The tiles about what jobs do with the GPUs that are `allocated`."""
     now = found.gpus_now
-    history = found.history
-    held = [point.active + point.low + point.idle for point in history]
     jobs = words.idle_jobs(found)
-    return tiles([
-        Tile("Allocated", count(found.allocated), unit=f"of {count(found.gpus)} GPUs",
-             note=f"{_share(found.allocated, found.gpus)}, "
-                  f"{plural(found.pending_jobs, 'job')} queued", history=held),
+    return [
+        Tile("Allocated", count(allocated), unit=f"of {count(found.gpus)} GPUs",
+             note=f"{_share(allocated, found.gpus)}, {plural(found.pending_jobs, 'job')} queued",
+             history=_course(found, "active", "low", "idle")),
         Tile("Active", count(now.active), unit="GPUs", state="active",
-             note=f"{_share(now.active, found.allocated)} of allocated",
-             history=[point.active for point in history]),
+             note=f"{_share(now.active, allocated)} of allocated",
+             history=_course(found, "active")),
         Tile("Idle-allocated", count(now.idle), unit="GPUs", state="idle",
-             note=f"{_share(now.idle, found.allocated)} of allocated"
+             note=f"{_share(now.idle, allocated)} of allocated"
                   + (f", {plural(jobs, 'job')}" if jobs else ""),
-             history=[point.idle for point in history], tone="idle"),
+             history=_course(found, "idle"), tone="idle"),
         Tile("Tensor active", percent(found.tensor_active),
              note="mean of allocated GPUs" if found.tensor_active is not None else "no counters",
              history=found.history_tensor),
-        Tile("MFU", percent(found.mfu),
-             note=f"{found.reporting_jobs} of {plural(found.running_jobs, 'job')} report"
-             if found.reporting_jobs else "no job reports"),
-        Tile("Power", kilowatts(found.power_watts),
-             note=f"of {kilowatts(found.power_limit_watts)} GPU limit"
-             if found.power_limit_watts else "limit unknown", history=found.history_power_watts),
-    ])  # fmt: skip
+        Tile(MFU_LABEL, percent(found.mfu), note=_who_reports(found)),
+    ]  # fmt: skip
+
+
+def _power_tile(found: Overview) -> Tile:
+    limit = found.power_limit_watts
+    note = f"of {kilowatts(limit)} GPU limit" if limit else "limit unknown"
+    return Tile("Power", kilowatts(found.power_watts), note, history=found.history_power_watts)
+
+
+def _who_reports(found: Overview) -> str:
+    """Over which jobs the service takes the plain mean."""
+    running = plural(found.running_jobs, "job")
+    if not found.reporting_jobs:
+        return "no job reports"
+    return f"mean of the {count(found.reporting_jobs)} of {running} that report"
+
+
+def _course(found: Overview, *states: str) -> list[float | None]:
+    """GPUs in any of the states over the window; None while nobody watched."""
+    return [
+        sum(getattr(point, state) for state in states) if point.watched else None
+        for point in found.history
+    ]
 
 
 def _share(part: float, whole: float) -> str:
@@ -174,13 +201,14 @@ def window_note(data: OverviewData) -> str:
 def state_labels(found: Overview) -> list[Component]:
     """What each band is and how many GPUs it has now, at its right edge."""
     now = found.gpus_now
-    rest = now.shared + now.unknown
+    # Before a scheduler has told who holds what, the state of no GPU is known.
+    rest = now.shared + now.unknown if found.free is not None else found.gpus - found.down
     labelled = (
         (now.idle, "Idle"),
         (now.low, "Low"),
         (now.active, "Active"),
         (rest, "Shared, no data" if now.shared else "No data"),
-        (found.free, "Free"),
+        (found.free or 0, "Free"),
         (found.down, "Down"),
     )
     positions = figures.label_positions([amount for amount, _ in labelled], figures.top(found))
@@ -197,7 +225,8 @@ def accounts_card(data: OverviewData) -> Component:
     whole = max((account.allocated for account in accounts), default=0.0)
 
     def bar(row: AccountHours) -> Component:
-        return mix_bar({"active": row.active, "low": row.low, "idle": row.idle}, whole)
+        known = {"active": row.active, "low": row.low, "idle": row.idle}
+        return mix_bar(known | {"unknown": row.allocated - sum(known.values())}, whole)
 
     def idle_share(row: AccountHours) -> Component | str:
         share = row.idle / row.allocated if row.allocated else None
@@ -207,7 +236,7 @@ def accounts_card(data: OverviewData) -> Component:
 
     columns: Sequence[Column[AccountHours]] = (
         Column("Account", lambda row: row.account or "none", "strong"),
-        Column("Active, low, idle", bar, "bar"),
+        Column("By state", bar, "bar"),
         Column("GPU-h", lambda row: gpu_hours(row.allocated), "number"),
         Column("Idle", idle_share, "number"),
     )
@@ -217,7 +246,11 @@ def accounts_card(data: OverviewData) -> Component:
         if accounts
         else html.P("No job held a GPU.", className="card-body"),
         note=f"last {_LABELS[data.window]}",
-        aside=[glyph("active"), " active ", glyph("low"), " low ", glyph("idle"), " idle"],
+        aside=[
+            part
+            for state in ("active", "low", "idle", "unknown")
+            for part in (glyph(state), f" {state} ")
+        ],
         name="accounts",
     )
 
@@ -247,10 +280,16 @@ def attention_card(data: OverviewData) -> Component:
         "Needs attention",
         table(columns, rows, "Jobs that need attention")
         if rows
-        else html.P("No running job holds GPUs without using them.", className="card-body"),
+        else html.P(_no_attention(data.overview), className="card-body"),
         note="sorted by GPU-h lost" if rows else None,
         aside=html.A("All jobs", href="/jobs", **{"data-keep": "cluster"}),
     )
+
+
+def _no_attention(found: Overview) -> str:
+    if found.allocated is None:
+        return words.NOT_TOLD
+    return "No running job holds GPUs without using them."
 
 
 def _job_link(row: JobRow) -> Component:
@@ -295,7 +334,7 @@ def _agents_card(data: OverviewData) -> Component:
     if found.agents_silent:
         first = found.agents_silent[0]
         more = len(found.agents_silent) - 1
-        text = f"silent: {first.node} since {clock(first.since, data.now)}"
+        text = f"silent: {first.node} for {age((data.now - first.since).total_seconds())}"
         text += f" and {more} more" if more else ""
         parts.append(html.Span([glyph("unknown"), html.B(count(more + 1)), text]))
     return card("Agents", html.Div(html.Div(parts, className="legend"), className="card-body"))

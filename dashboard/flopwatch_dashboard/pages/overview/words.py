@@ -5,13 +5,15 @@ from datetime import datetime
 from dash import html
 from dash.development.base_component import Component
 
-from flopwatch_dashboard.format import age, clock, count, percent
+from flopwatch_dashboard.format import age, count, percent, plural
 from flopwatch_dashboard.words import gpus_in_words
 from flopwatch_server.efficiency.schemas import JobRow, Overview, SourceStatus
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ATTENTION_ROWS = 10
 """The service tells no more jobs than this that need attention."""
+
+NOT_TOLD = "No scheduler has told of any job yet."
 
 
 def number_word(number: int) -> str:
@@ -22,6 +24,9 @@ def number_word(number: int) -> str:
 def lead(found: Overview) -> list[str | Component]:
     """One sentence on what is allocated and what it does."""
     now = found.gpus_now
+    if found.allocated is None:
+        verb = "reports" if found.gpus == 1 else "report"
+        return [f"{NOT_TOLD[:-1]}; {plural(found.gpus, 'GPU')} {verb}."]
     if not found.allocated:
         return [f"None of {count(found.gpus)} GPUs is allocated."]
     parts: list[str | Component] = [
@@ -64,8 +69,9 @@ def source_problem(source: SourceStatus, now: datetime) -> str | None:
     if source.error is None:
         return None
     name = "Slurm" if source.kind == "slurm" else "The scheduler feed"
-    since = f" since {clock(source.error_since, now)}" if source.error_since else ""
-    return f"{name} does not answer{since}: {source.error}. Jobs are shown as last told."
+    since = source.error_since
+    long = f" for {age((now - since).total_seconds())}" if since else ""
+    return f"{name} has not answered{long}: {source.error}. Jobs are shown as last told."
 
 
 def source_state(source: SourceStatus, now: datetime) -> str:
