@@ -34,6 +34,7 @@ clean:           ## Remove what was installed and built here
 .venv/run: pyproject.toml
 	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo 'Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv'; exit 1; }
+	@echo 'Installing into .venv: half a minute, longer when packages must be downloaded'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[all]'
 	@touch $@

@@ -5,19 +5,21 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from types import FrameType
 from typing import Annotated
 
 import typer
 import uvicorn
 
-from flopwatch.gpus import PeakTable
+from flopwatch.gpus import PeakTable, PeakTableError
 from flopwatch_dashboard.app import create
 from flopwatch_dashboard.local import LocalHouse
+from flopwatch_server.access.sessions import has_account
 from flopwatch_server.database.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from flopwatch_server.database.engine import Database
-from flopwatch_server.database.migrate import upgrade
+from flopwatch_server.database.opening import UnusableDatabaseError, opened
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings, SettingsError, load_settings
 
@@ -40,8 +42,8 @@ def _server(
 ) -> None:
     """Run API, pages and periodic work. All settings are FLOPWATCH_* variables; see README."""
     settings = _settings(host, port)
-    with _open(settings) as database:
-        _serve(settings, database)
+    with _listening(settings) as door, _open(settings) as database:
+        _serve(settings, database, door)
 
 
 def _run(
@@ -50,8 +52,12 @@ def _run(
 ) -> None:
     """Start everything on this machine: its GPUs, or a simulated cluster where it has none."""
     settings = _settings(None, port)
-    with _open(settings) as database, LocalHouse(settings, database, seed):
-        _serve(settings, database)
+    with (
+        _listening(settings) as door,
+        _open(settings) as database,
+        LocalHouse(settings, database, seed),
+    ):
+        _serve(settings, database, door)
 
 
 def _settings(host: str | None, port: int | None) -> Settings:
@@ -78,23 +84,43 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextmanager
+def _listening(settings: Settings) -> Iterator[socket]:
+    """The door, bound before anything else starts: another program may stand in it."""
+    family = AF_INET6 if ":" in settings.host else AF_INET
+    with socket(family, SOCK_STREAM) as door:
+        door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        try:
+            door.bind((settings.host, settings.port))
+        except OSError as error:
+            sys.exit(
+                f"can't listen on {settings.host}, port {settings.port}: {error.strerror}; "
+                "give another FLOPWATCH_HOST or FLOPWATCH_PORT"
+            )
+        yield door
+
+
+@contextmanager
 def _open(settings: Settings) -> Iterator[Database]:
     """The database, brought up to date: the one of the URL, or an embedded one."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    postgres = None
-    url = settings.database_url
-    try:
-        if url is None:
-            postgres = EmbeddedPostgres(settings.data_dir / "postgres")
-            url = postgres.start()
-        database = Database(url)
-        upgrade(database)
+    with ExitStack() as stack:
+        try:
+            url = settings.database_url
+            if url is None:
+                postgres = EmbeddedPostgres(settings.data_dir / "postgres")
+                url = postgres.start()
+                stack.callback(postgres.stop)
+            database = opened(url)
+        except (EmbeddedPostgresError, UnusableDatabaseError) as error:
+            sys.exit(str(error))
         yield database
-    except EmbeddedPostgresError as error:
-        sys.exit(str(error))
-    finally:
-        if postgres is not None:
-            postgres.stop()
+
+
+def _peaks(settings: Settings) -> PeakTable:
+    try:
+        return PeakTable.load(settings.gpu_peaks)
+    except (PeakTableError, OSError) as error:
+        sys.exit(f"FLOPWATCH_GPU_PEAKS: {error}")
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -102,15 +128,12 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _serve(settings: Settings, database: Database) -> None:
+def _serve(settings: Settings, database: Database, door: socket) -> None:
     # uvicorn shuts down by itself and then gives the signal to this handler.
     signal.signal(signal.SIGTERM, _end)
-    house = House(database, settings, PeakTable.load(settings.gpu_peaks))
-    print(f"Flopwatch is on http://{settings.host}:{settings.port}/", flush=True)
-    uvicorn.run(
+    house = House(database, settings, _peaks(settings))
+    config = uvicorn.Config(
         create(house),
-        host=settings.host,
-        port=settings.port,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -118,3 +141,13 @@ def _serve(settings: Settings, database: Database) -> None:
         timeout_graceful_shutdown=5,
         ws_max_size=64 * 1024,
     )
+    print(f"Flopwatch is on http://{settings.host}:{settings.port}/", flush=True)
+    if settings.sign_in == "local" and not _has_admin(database):
+        print("Nobody can sign in yet: set the admin's password with 'flopwatch admin'", flush=True)
+    with suppress(KeyboardInterrupt):  # uvicorn has shut down and hands Ctrl-C on
+        uvicorn.Server(config).run(sockets=[door])
+
+
+def _has_admin(database: Database) -> bool:
+    with database.session() as session:
+        return has_account(session)

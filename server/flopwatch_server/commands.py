@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from getpass import getpass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,9 +11,9 @@ import typer
 
 from flopwatch_server.access import sessions, tokens
 from flopwatch_server.clock import utc_now
-from flopwatch_server.database.embedded import attach
+from flopwatch_server.database.embedded import EmbeddedPostgresError, attach
 from flopwatch_server.database.engine import Database
-from flopwatch_server.database.migrate import upgrade
+from flopwatch_server.database.opening import UnusableDatabaseError, opened
 from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.settings import SettingsError, load_settings
 
@@ -71,10 +71,11 @@ def _database() -> Iterator[Database]:
         settings = load_settings()
     except SettingsError as error:
         sys.exit(str(error))
-    with attach(settings.database_url, settings.data_dir) as url:
-        database = Database(url)
-        upgrade(database)
+    with ExitStack() as stack:
         try:
-            yield database
-        finally:
-            database.dispose()
+            url = stack.enter_context(attach(settings.database_url, settings.data_dir))
+            database = opened(url)
+        except (EmbeddedPostgresError, UnusableDatabaseError) as error:
+            sys.exit(str(error))
+        stack.callback(database.dispose)
+        yield database

@@ -1,6 +1,8 @@
 """Every setting of the server, each by an environment variable FLOPWATCH_<NAME>, in one place."""
 
 import os
+import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,8 +64,22 @@ class SettingsError(ValueError):
     """A setting can't be used; the text names its variable and what is wrong with it."""
 
 
+# Read by other parts that may run in the same environment.
+_OTHERS = re.compile("FLOPWATCH_(AGENT_.*|SOCKET|PROLOG_DIR)")
+
+
 def load_settings(**given: Any) -> Settings:
-    """Settings from the environment, with what a command line gave in their place."""
+    """Settings from the environment, with what a command line gave in their place.
+
+    Raises SettingsError, for a variable that is no setting too: a misspelt one would be ignored.
+    """
+    known = {f"FLOPWATCH_{name}".upper() for name in Settings.model_fields}
+    for variable in os.environ:
+        name = variable.partition("__")[0]
+        if variable.startswith("FLOPWATCH_") and name not in known and not _OTHERS.match(name):
+            close = get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SettingsError(f"{variable} is no setting{hint}")
     try:
         return Settings(**given)
     except ValidationError as error:

@@ -30,6 +30,11 @@ def set_password(session: Session, name: str, password: str, now: datetime) -> N
     session.execute(delete(BrowserSession).where(BrowserSession.name == name))
 
 
+def has_account(session: Session) -> bool:
+    """Whether anybody can sign in."""
+    return session.scalar(select(LocalAccount.name).limit(1)) is not None
+
+
 def sign_in(session: Session, name: str, password: str, now: datetime) -> str | None:
     """Open a session and return its id for the cookie; None if name or password is wrong."""
     account = session.get(LocalAccount, name)

@@ -119,14 +119,20 @@ class EmbeddedPostgres:
 
     def start(self, deadline_seconds: float = 60.0) -> str:
         """Start the server, with a new cluster at the first time, and return its URL."""
-        self._take_lock()
         try:
+            self._take_lock()
             self._make_folders()
             if not (self._data / "PG_VERSION").exists():
                 self._initdb()
             deadline = time.monotonic() + deadline_seconds
             self._launch(deadline)
             self._create_database()
+        except OSError as error:
+            self.stop()
+            raise EmbeddedPostgresError(
+                f"{self.folder} can't hold the database: {error.strerror}; give another folder in "
+                "FLOPWATCH_DATA_DIR"
+            ) from error
         except BaseException:
             self.stop()
             raise
