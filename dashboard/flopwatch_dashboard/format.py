@@ -1,10 +1,10 @@
 """Numbers and words as screens show them; the one place that turns a value into text.
 
-Missing is a dash, never 0. Times are shown in the time zone of the server, which is the cluster's.
+Missing is a dash, never 0. Times of day are written by the browser, in its own zone
+(components/time.py).
 """
 
 import re
-from datetime import datetime, timedelta
 
 DASH = "–"
 MINUS = "−"
@@ -113,29 +113,9 @@ def slurm_elapsed(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}"
 
 
-def clock(moment: datetime | None, now: datetime) -> str:
-    """ "12:20" of today, "11 Mar 12:20" of another day, with the year of another year."""
-    if moment is None:
-        return DASH
-    local, today = moment.astimezone(), now.astimezone()
-    if local.date() == today.date():
-        return f"{local:%H:%M}"
-    day = f"{local.day} {local:%b}"
-    return f"{day} {local:%H:%M}" if local.year == today.year else f"{day} {local:%Y %H:%M}"
-
-
-def full_time(moment: datetime) -> str:
-    """ "2026-03-12 12:20:07 CET": what a hover over a time tells."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
-
-
 def axis_time(seconds: int) -> int:
-    """Milliseconds for a chart's time axis, which shows them as if they were UTC.
-
-    Shifted by the zone's offset of that instant, so that the axis reads like every other time.
-    """
-    offset = datetime.fromtimestamp(seconds).astimezone().utcoffset() or timedelta()
-    return (seconds + int(offset.total_seconds())) * 1000
+    """Milliseconds since 1970 for a chart's time axis; the browser shows them in its own zone."""
+    return seconds * 1000
 
 
 def model_name(model: str | None) -> str:

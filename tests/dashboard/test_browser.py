@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from dash import get_app
@@ -166,11 +167,27 @@ def test_the_job_page_tells_the_figures_that_were_put_in(page: Page, server: Ser
     assert page.locator("#job-gpus tbody tr").count() == 4
 
 
+def test_times_and_charts_are_in_the_zone_of_the_browser(browser: Browser, server: Server) -> None:
+    zone = ZoneInfo("Asia/Kathmandu")  # 5 h 45 min ahead of UTC: no server's zone by chance
+    with browser.new_context(timezone_id=zone.key) as context:
+        page = context.new_page()
+        go(page, server, JOB)
+        instrument(page)
+        started = page.locator("#job-head time").first
+        axis = page.evaluate(
+            "document.querySelector('#job-instrument .js-plotly-plot')._fullLayout.xaxis.range[0]"
+        )
+        moment = datetime.fromisoformat(started.get_attribute("datetime") or "").astimezone(zone)
+        assert started.inner_text().endswith(f"{moment:%H:%M}")
+        assert (started.get_attribute("title") or "").startswith(f"{moment:%Y-%m-%d %H:%M:%S}")
+        assert axis.startswith(f"{moment:%Y-%m-%d %H:%M}")
+
+
 def test_other_jobs_say_in_words_what_there_is(page: Page, server: Server) -> None:
     for job, sentence in {
         cluster.WAITING: "The job has waited for 32 GPUs for 33 min; the scheduler says Resources.",
         cluster.IDLE: "All 4 GPUs have been idle for ",
-        cluster.UNWATCHED: "No samples from x001 since ",
+        cluster.UNWATCHED: "No samples from x001 since the job started",
     }.items():
         go(page, server, f"/jobs/granite/{job}")
         assert page.get_by_test_id("verdict").inner_text().startswith(sentence)

@@ -1,7 +1,5 @@
 """Numbers and words as the look writes them; expected texts are copied from it."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from flopwatch_dashboard import format as fmt
@@ -82,14 +80,6 @@ def test_ages_are_told_in_two_units_at_most(seconds: float, text: str) -> None:
 )  # fmt: skip
 def test_elapsed_time_reads_as_in_slurm(seconds: float, text: str) -> None:
     assert fmt.slurm_elapsed(seconds) == text
-
-
-def test_a_time_names_its_day_only_when_that_is_not_today() -> None:
-    now = datetime(2026, 3, 12, 12, 44, tzinfo=UTC)
-    assert fmt.clock(datetime(2026, 3, 12, 12, 20, tzinfo=UTC), now).endswith(":20")
-    assert " Mar " not in fmt.clock(datetime(2026, 3, 12, 12, 20, tzinfo=UTC), now)
-    assert fmt.clock(datetime(2026, 3, 10, 12, 20, tzinfo=UTC), now).startswith("10 Mar ")
-    assert "2025" in fmt.clock(datetime(2025, 3, 10, 12, 20, tzinfo=UTC), now)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from flopwatch_dashboard.pages.job.verdict import gap_text, outlier, verdict
-from flopwatch_server.efficiency.schemas import GpuCounts
+from flopwatch_server.efficiency.schemas import GpuCounts, SeriesGap
 from tests.dashboard.builders import NOW, efficiency, idle_gpus, mfu, run
 
 
@@ -15,15 +15,15 @@ def test_a_waiting_job_says_how_long_and_why() -> None:
 
 
 def test_a_job_cancelled_in_the_queue_never_started() -> None:
-    cancelled = run(state="CANCELLED", started_at=None, ended_at=NOW)
-    text = verdict(cancelled, efficiency(coverage=None), [], None, NOW)
-    assert text == "The job never started: it was cancelled."
+    cancelled = run(state="CANCELLED", started_at=None, ended_at=NOW,
+                    submitted_at=NOW - timedelta(minutes=33))  # fmt: skip
+    text = verdict(cancelled, efficiency(coverage=None), [], None, NOW + timedelta(hours=5))
+    assert text == "The job never started: it waited 33 min in the queue and was cancelled."
 
 
 def test_a_job_without_samples_asks_for_the_agent_and_does_not_call_it_idle() -> None:
     text = verdict(run(), efficiency(unknown=49.6, coverage=0.0), [], None, NOW)
-    assert text.startswith("No samples from g014 since ")
-    assert "idle" not in text
+    assert text == "No samples from g014 since the job started: is an agent running there?"
 
 
 def test_a_job_whose_gpus_all_stand_idle_says_for_how_long_and_what_it_cost() -> None:
@@ -86,6 +86,12 @@ def test_busy_gpus_with_unused_tensor_cores_are_told_apart() -> None:
     )
 
 
+def test_a_single_gpu_is_spoken_of_as_one() -> None:
+    figures = efficiency(active=6, sm_active=0.91, tensor_active=0.011)
+    text = verdict(run(gpus=1), figures, [], None, NOW)
+    assert text.startswith("The GPU is busy, but its tensor cores are unused: ")
+
+
 def test_a_low_run_hardly_uses_its_gpus() -> None:
     figures = efficiency(low=49, sm_active=0.13, tensor_active=0.05)
     text = verdict(run(), figures, [], None, NOW)
@@ -105,5 +111,9 @@ def test_a_gpu_far_below_the_median_is_an_outlier() -> None:
 
 def test_a_gap_tells_when_why_and_how_long() -> None:
     start = int((NOW - timedelta(minutes=60)).timestamp())
-    text = gap_text(start, start + 540, "agent restart", NOW)
-    assert text.endswith(": agent restart, 9 min without data")
+    gap = SeriesGap(start=start, end=start + 540, cause="agent restart")
+    first, to, last, rest = gap_text(gap)
+    assert [first.dateTime, to, last.dateTime] == [
+        "2026-03-12T14:22:00+00:00", " to ", "2026-03-12T14:31:00+00:00"
+    ]  # fmt: skip
+    assert rest == ": agent restart, 9 min without data"

@@ -8,14 +8,17 @@ from flopwatch_dashboard.components.missing import or_dash
 from flopwatch_dashboard.components.sparkline import sparkline
 from flopwatch_dashboard.components.table import Column, table
 from flopwatch_dashboard.components.tile import Tile, tiles
+from flopwatch_dashboard.components.time import clock, full_time
 
 __all__ = [
     "Column",
     "Tile",
     "card",
+    "clock",
     "code",
     "empty",
     "facts",
+    "full_time",
     "glyph",
     "icon",
     "inline_bar",

@@ -7,14 +7,20 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.address import Place
-from flopwatch_dashboard.components import card, facts, icon, state_bar, state_word
+from flopwatch_dashboard.components import (
+    card,
+    clock,
+    facts,
+    full_time,
+    icon,
+    state_bar,
+    state_word,
+)
 from flopwatch_dashboard.components.chart import chart
 from flopwatch_dashboard.format import (
     DASH,
     age,
-    clock,
     count,
-    full_time,
     gpu_hours,
     model_name,
     percent,
@@ -121,7 +127,7 @@ def head(data: JobData) -> list[Component]:
     """Name, id, state, and whose it is, on what, since when."""
     run = data.run
     word = run.state.replace("_", " ").capitalize()
-    state = "pending" if run.started_at is None else "ended" if run.ended_at else _state_now(data)
+    state = "ended" if run.ended_at else _state_now(data) if run.started_at else "pending"
     title = [
         html.H1(run.name or f"Job {run.job_id}", tabIndex="-1"),
         html.Span(run.job_id, className="mono note"),
@@ -129,7 +135,7 @@ def head(data: JobData) -> list[Component]:
     ]
     return [
         html.Div(title, className="job-title"),
-        html.Div([html.Span(part) for part in _head_facts(run, data.now)], className="job-facts"),
+        html.Div([html.Span(part) for part in _head_facts(run)], className="job-facts"),
     ]
 
 
@@ -139,7 +145,7 @@ def _state_now(data: JobData) -> str:
     return next((state for state in order if getattr(now, state)), "unknown")
 
 
-def _head_facts(run: RunView, now: datetime) -> list[list[str | Component]]:
+def _head_facts(run: RunView) -> list[list[str | Component]]:
     parts: list[list[str | Component]] = [[html.B(run.user), f", account {run.account or 'none'}"]]
     if run.gpus:
         model = f" × {model_name(run.gpu_model)}" if run.gpu_model else " GPUs"
@@ -147,20 +153,16 @@ def _head_facts(run: RunView, now: datetime) -> list[list[str | Component]]:
         more = f" and {len(run.nodes) - 2} more" if len(run.nodes) > 2 else ""
         parts.append([html.B(f"{count(run.gpus)}{model}"), where + more])
     if run.started_at is not None:
-        parts.append(["started ", _time(run.started_at, now)])
+        parts.append(["started ", html.B(clock(run.started_at))])
         limit = f" of {slurm_elapsed(run.time_limit_seconds)}" if run.time_limit_seconds else ""
         parts.append([html.B(slurm_elapsed(run.elapsed_seconds)), limit or " so far"])
     if run.ended_at is not None:
-        parts.append(["ended ", _time(run.ended_at, now)])
+        parts.append(["ended ", html.B(clock(run.ended_at))])
     qos = f", QOS {run.qos}" if run.qos else ""
     parts.append([f"{run.partition}{qos}"])
     if run.restarts:
         parts.append([f"restarted {plural(run.restarts, 'time')}"])
     return parts
-
-
-def _time(moment: datetime, now: datetime) -> Component:
-    return html.B(clock(moment, now), title=full_time(moment))
 
 
 def _copy_link() -> Component:
@@ -196,10 +198,11 @@ def verdict_card(data: JobData) -> list[Component]:
     return [sentence, bar]
 
 
-def _queue_facts(run: RunView, now: datetime) -> list[tuple[str, str]]:
+def _queue_facts(run: RunView, now: datetime) -> list[tuple[str, Component | str]]:
+    waited = age(((run.ended_at or now) - run.submitted_at).total_seconds())
     return [
         ("Submitted", full_time(run.submitted_at)),
-        ("Waits for", age((now - run.submitted_at).total_seconds())),
+        ("Waited" if run.ended_at else "Has waited", f"{waited} in the queue"),
         ("Reason", run.reason or "none told"),
         ("GPUs asked for", count(run.gpus)),
         ("Time limit", slurm_elapsed(run.time_limit_seconds)),
@@ -238,7 +241,7 @@ def _instrument_card(data: JobData) -> Component:
 def gap_list(data: JobData) -> list[Component]:
     """The gaps in words, newest first."""
     gaps = list(reversed(data.series.gaps)) if data.series else []
-    lines = [html.Div(gap_text(gap.start, gap.end, gap.cause, data.now)) for gap in gaps]
+    lines = [html.Div(gap_text(gap)) for gap in gaps]
     more = len(gaps) - _SHOWN_GAPS
     tail = [html.Div(f"and {plural(more, 'older gap')}")] if more > 0 else []
     return [*lines[:_SHOWN_GAPS], *tail]

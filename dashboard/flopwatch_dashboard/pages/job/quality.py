@@ -4,8 +4,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from flopwatch.metrics import BY_NAME
-from flopwatch_dashboard.components import card, facts, or_dash
-from flopwatch_dashboard.format import DASH, age, count, full_time, percent, plural
+from flopwatch_dashboard.components import card, facts, full_time, or_dash
+from flopwatch_dashboard.format import DASH, age, count, percent, plural
 from flopwatch_dashboard.pages.job.data import JobData
 from flopwatch_server.efficiency.schemas import RunQuality, SeriesGap
 
@@ -46,7 +46,7 @@ def _newest(data: JobData) -> Component | str:
     if newest is None:
         return "older than 10 min, or none"
     seconds = (data.now - newest).total_seconds()
-    return html.Span(f"{age(seconds)} old", title=full_time(newest))
+    return html.Span([f"{age(seconds)} old, ", full_time(newest)])
 
 
 def _confirmed(data: JobData) -> str:

@@ -6,11 +6,14 @@ Thresholds: SM activity of 80 % or more is what NVIDIA's DCGM guide asks of effe
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
-from flopwatch_dashboard.format import age, clock, gpu_hours, percent, plural
+from dash.development.base_component import Component
+
+from flopwatch_dashboard.components import clock
+from flopwatch_dashboard.format import age, gpu_hours, percent, plural
 from flopwatch_dashboard.words import gpus_in_words
-from flopwatch_server.efficiency.schemas import Efficiency, Mfu
+from flopwatch_server.efficiency.schemas import Efficiency, Mfu, SeriesGap
 from flopwatch_server.jobs.schemas import AllocationView, RunView
 
 SM_WELL = 0.80
@@ -31,38 +34,40 @@ def verdict(
         return _waiting(run, now)
     sm = efficiency.means.get("sm_active")
     if efficiency.state_seconds.total and not efficiency.coverage and sm is None:
-        return _without_samples(run, now)
+        return _without_samples(run)
     if idle:
         return _idle_now(run, efficiency, idle, now)
     states = efficiency.state_seconds
     known = states.total - states.unknown - states.shared
     if known and states.idle / known >= IDLE_SHARE:
         return (
-            f"The GPUs stood idle for {percent(states.idle / known)} of the time{_so_far(run)}: "
+            f"The {_gpus(run)} stood idle for {percent(states.idle / known)} of the time"
+            f"{_so_far(run)}: "
             f"{gpu_hours(states.idle / 3600)} of {gpu_hours(states.total / 3600)} GPU-h."
         )
     if sm is None:
-        return "SM activity is not measured here, so how well the GPUs are used is unknown."
+        return "SM activity is not measured here, so how well the job uses its GPUs is unknown."
     tensor = efficiency.means.get("tensor_active")
-    return f"{_use(sm, tensor, mfu, ended=run.ended_at is not None)}: {_facts(sm, tensor, mfu)}."
+    return f"{_use(run, sm, tensor, mfu)}: {_facts(sm, tensor, mfu)}."
 
 
 def _waiting(run: RunView, now: datetime) -> str:
+    waited = age(((run.ended_at or now) - run.submitted_at).total_seconds())
     if run.ended_at is not None:
-        return f"The job never started: it was {run.state.replace('_', ' ').lower()}."
+        became = run.state.replace("_", " ").lower()
+        return f"The job never started: it waited {waited} in the queue and was {became}."
     wish = f" for {plural(run.gpus, 'GPU')}" if run.gpus else ""
     why = f"; the scheduler says {run.reason}" if run.reason and run.reason != "None" else ""
-    waited = age((now - run.submitted_at).total_seconds())
     return f"The job has waited{wish} for {waited}{why}."
 
 
-def _without_samples(run: RunView, now: datetime) -> str:
+def _without_samples(run: RunView) -> str:
     nodes = ", ".join(run.nodes[:3]) + (" and others" if len(run.nodes) > 3 else "")
     where = f" from {nodes}" if nodes else ""
     if not run.gpus:
         return "The job holds no GPU, so there is nothing to measure."
-    since = clock(run.started_at, now)
-    return f"No samples{where} since {since}: is an agent running there?"
+    is_or_was = "was" if run.ended_at else "is"
+    return f"No samples{where} since the job started: {is_or_was} an agent running there?"
 
 
 def _idle_now(
@@ -82,18 +87,26 @@ def _idle_now(
     return f"{which} {verb} been idle{long}{price}."
 
 
-def _use(sm: float, tensor: float | None, mfu: Mfu | None, *, ended: bool) -> str:
+def _use(run: RunView, sm: float, tensor: float | None, mfu: Mfu | None) -> str:
     train = mfu.train_mfu if mfu else None
-    uses, are, work = ("used", "were", "worked") if ended else ("uses", "are", "work")
+    uses = "used" if run.ended_at else "uses"
+    gpus = _gpus(run)
     if sm < SM_LOW:
-        return f"The job hardly {uses} its GPUs"
+        return f"The job hardly {uses} its {gpus}"
     if sm >= SM_WELL and ((tensor or 0) >= TENSOR_WELL or (train or 0) >= MFU_WELL):
-        return f"The job {uses} its GPUs well"
+        return f"The job {uses} its {gpus} well"
     if sm >= SM_BUSY and tensor is not None and tensor < TENSOR_UNUSED:
-        return f"The GPUs {are} busy, but their tensor cores {are} unused"
+        one, many = ("was", "were") if run.ended_at else ("is", "are")
+        gpus_are, their = (one, "its") if run.gpus == 1 else (many, "their")
+        return f"The {gpus} {gpus_are} busy, but {their} tensor cores {many} unused"
     if sm < SM_BUSY:
-        return f"The GPUs {work} less than half of the time"
-    return f"The job {uses} part of what its GPUs can do"
+        work = "worked" if run.ended_at else "works" if run.gpus == 1 else "work"
+        return f"The {gpus} {work} less than half of the time"
+    return f"The job {uses} part of what its {gpus} can do"
+
+
+def _gpus(run: RunView) -> str:
+    return "GPU" if run.gpus == 1 else "GPUs"
 
 
 def _facts(sm: float, tensor: float | None, mfu: Mfu | None) -> str:
@@ -118,8 +131,8 @@ def outlier(values: Sequence[float | None], share: float = 0.10) -> float | None
     return known[0] if known[0] < (1 - share) * median else None
 
 
-def gap_text(start: int, end: int, cause: str | None, now: datetime) -> str:
+def gap_text(gap: SeriesGap) -> list[Component | str]:
     """ "10:55 to 11:04: agent restart, 9 min without data"."""
-    first, last = (datetime.fromtimestamp(moment).astimezone() for moment in (start, end))
-    why = f"{cause}, " if cause else ""
-    return f"{clock(first, now)} to {clock(last, now)}: {why}{age(end - start)} without data"
+    first, last = (datetime.fromtimestamp(moment, UTC) for moment in (gap.start, gap.end))
+    why = f"{gap.cause}, " if gap.cause else ""
+    return [clock(first), " to ", clock(last), f": {why}{age(gap.end - gap.start)} without data"]

@@ -26,7 +26,7 @@ def grid_row(row: JobRow, now: datetime) -> dict[str, Any]:
     return {
         "id": str(row.id),
         "href": job_path(row.cluster, row.job_id),
-        "state_now": row.state_now,
+        "state_now": "ended" if row.ended_at else row.state_now,
         "job_id": row.job_id,
         "name": row.name or DASH,
         "user": row.user,
@@ -54,7 +54,7 @@ def grid_row(row: JobRow, now: datetime) -> dict[str, Any]:
 
 def _why_missing(row: JobRow) -> str:
     if row.started_at is None:
-        return "not started yet"
+        return "never started" if row.ended_at else "not started yet"
     return "no counters of its GPUs"
 
 
