@@ -33,6 +33,7 @@ from tests.lab.ingest import (
     sampled,
 )
 from tests.lab.postgres import DatabaseFactory, postgres, public_folder
+from tests.lab.processes import wait_for
 
 COUNT = "SELECT count(*) FROM samples"
 DEADLINE_SECONDS = 60
@@ -117,6 +118,35 @@ def test_a_writer_that_stops_writes_what_waits_and_takes_no_more(still_house: Ho
 
     assert asyncio.run(run()) == Outcome(2, 0, 0)
     assert query(still_house.database, COUNT) == [(2,)]
+
+
+def test_a_writer_that_is_stopped_while_it_writes_writes_what_came_meanwhile(
+    still_house: House,
+) -> None:
+    database = still_house.database
+    cluster_id = cluster(database)
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+
+    async def run() -> list[Outcome]:
+        ingest_writer = IngestWriter(still_house)
+        with database.session() as other:
+            other.execute(text("LOCK TABLE samples"))
+            posts = [asyncio.ensure_future(ingest_writer.submit(validated(cluster_id, "gpu01")))]
+            await asyncio.sleep(0)
+            ingest_writer.start()
+            await asyncio.to_thread(wait_for, lambda: query(database, waiting), "it writes", 20)
+            for name in ("gpu02", "gpu03"):
+                posts.append(
+                    asyncio.ensure_future(ingest_writer.submit(validated(cluster_id, name)))
+                )
+            await asyncio.sleep(0)
+            stop = asyncio.ensure_future(asyncio.to_thread(ingest_writer.stop))
+            await asyncio.to_thread(wait_for, lambda: ingest_writer._stopped, "it stops", 20)
+        await stop
+        return await asyncio.gather(*posts)
+
+    assert asyncio.run(run()) == [Outcome(2, 0, 0)] * 3
+    assert query(database, COUNT) == [(6,)]
 
 
 def test_nothing_that_was_acknowledged_is_lost_when_postgresql_is_killed(

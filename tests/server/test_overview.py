@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
+from sqlalchemy import select
 
 from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
@@ -18,7 +19,7 @@ from flopwatch_server.efficiency.schemas import (
     SourceStatus,
     StateCounts,
 )
-from flopwatch_server.fleet.models import Cluster
+from flopwatch_server.fleet.models import Cluster, Placement
 from flopwatch_server.house import NotFound
 from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import ADMIN, T0, World, at
@@ -126,6 +127,19 @@ def test_power_is_the_sum_of_newest_samples_and_tells_what_the_boards_may_draw(
     found = seen(world, at(10, 5))
     assert (found.power_watts, found.power_limit_watts) == (750.0, 1400.0)
     assert found.newest_sample_at == at(10)
+
+
+def test_power_leaves_out_samples_of_the_future_and_gpus_that_left(world: World) -> None:
+    node = world.node()
+    ahead, left = world.gpus(node, 2)
+    world.samples(ahead, [at(10)], power_watts=300.0)
+    world.samples(ahead, [at(12)], power_watts=650.0)  # its agent's clock is ahead
+    world.samples(left, [at(10)], power_watts=100.0)
+    sat = select(Placement).where(Placement.device_id == left.id)
+    world.session.scalars(sat).one().valid_to = at(10)
+    world.session.flush()
+    found = seen(world, at(10, 5))
+    assert (found.power_watts, found.newest_sample_at) == (300.0, at(10))
 
 
 def test_after_a_silence_the_newest_sample_is_as_old_as_the_newest_minute(world: World) -> None:
