@@ -68,13 +68,14 @@ class Router:
             page.connect(app)
 
     async def _show(self, address: Address) -> _Screen:
-        visitor = shell.visitor(await call(_principal))
+        visitor = shell.visitor(*await call(_who))
         try:
             page, parts = self.match(address)
             place = await call(find_place, address, parts)
             shown = await page.show(place)
         except NotFound:
-            return shell.not_found(), [], [], visitor, None
+            cluster = shell.context(await call(find_place, Address("/"), {}))
+            return shell.not_found(), cluster, [], visitor, None
         except SQLAlchemyError:
             _logger.exception("page %s could not be read", address.path)
             return shell.unreadable(), [], [], visitor, None
@@ -96,8 +97,8 @@ def _connect_frame(app: Dash) -> None:
     app.clientside_callback(ClientsideFunction("flopwatch", "framed"), Input("visitor", "children"))
 
 
-def _principal(visit: Visit) -> Principal:
-    return visit.principal
+def _who(visit: Visit) -> tuple[Principal, str]:
+    return visit.principal, visit.settings.sign_in
 
 
 def _check(visit: Visit, page: Page, address: Address, parts: dict[str, str]) -> None:

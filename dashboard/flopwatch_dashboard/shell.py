@@ -71,7 +71,8 @@ def context(place: Place) -> list[Component]:
     """Which cluster is shown, and whether it is real."""
     if place.cluster is None:
         return []
-    parts: list[Component] = [_picker(place)]
+    says_it_itself = place.cluster.name == "simulated" and len(place.clusters) == 1
+    parts: list[Component] = [] if says_it_itself else [_picker(place)]
     if place.cluster.simulated:
         parts.append(
             html.Span(
@@ -83,12 +84,26 @@ def context(place: Place) -> list[Component]:
     return parts
 
 
-def visitor(principal: Principal) -> list[Component]:
-    """Who is signed in and what they see."""
+def visitor(principal: Principal, sign_in: str) -> list[Component]:
+    """Who is signed in, what they see, and the way out where there is one."""
     letters = "".join(part[0] for part in principal.name.split()[:2]) or "?"
     initials = (letters if len(letters) > 1 else principal.name[:2]).upper()
-    tip = f"{principal.name}, {principal.role}: {_SCOPES[principal.role]}."
-    return [html.Span(initials, className="user", tabIndex="0", **{"data-tip": tip})]
+    who = f"{principal.name}, {principal.role}: {_SCOPES[principal.role]}."
+    if sign_in != "local":
+        return [html.Span(initials, className="user", tabIndex="0", **{"data-tip": who})]
+    way_out = html.Form(
+        html.Button("Sign out", className="button", type="submit"),
+        action="/sign-out", method="POST",
+    )  # fmt: skip
+    return [
+        html.Details(
+            [
+                html.Summary(initials, className="user", **{"aria-label": "Who is signed in"}),
+                html.Div([html.P(who), way_out], className="menu"),
+            ],
+            className="picker visitor",
+        )
+    ]
 
 
 def not_found() -> Component:
@@ -150,7 +165,7 @@ def _topbar() -> Component:
             ),
             html.Span(className="grow"),
             html.Div(id="ranges", className="ranges"),
-            html.Span("no data yet", id="age", className="freshness", **{"data-level": "none"}),
+            html.Span("", id="age", className="freshness", **{"data-level": "none"}),
             html.Button(
                 icon("pause"), id="pause", className="tool",
                 **{"aria-label": "Pause live updates", "aria-pressed": "false",

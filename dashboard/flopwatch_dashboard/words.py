@@ -2,6 +2,8 @@
 
 from flopwatch_dashboard.format import count
 
+NOT_TOLD = "No scheduler has told of any job yet."
+
 
 def gpus_in_words(number: int, held: int) -> str:
     """ "All 8 GPUs", "Both GPUs", "The only GPU", "12 of 32 GPUs"."""

@@ -16,7 +16,7 @@
 
   // With more than one cluster, links that keep it carry the one that is shown.
   const kept = (link, target) => {
-    const cluster = document.querySelector(".picker")?.dataset.cluster;
+    const cluster = document.querySelector(".picker[data-cluster]")?.dataset.cluster;
     if (cluster && (link.dataset.nav || link.dataset.keep)) target.searchParams.set("cluster", cluster);
     return target;
   };
@@ -64,7 +64,7 @@
       const text = box.value.trim();
       const [, kind, rest] = text.match(/^(user|account|partition):\s*(.+)$/) ?? [];
       const query = new URLSearchParams(kind ? { [typed[kind]]: rest, state: "any" } : { q: text });
-      const cluster = document.querySelector(".picker")?.dataset.cluster;
+      const cluster = document.querySelector(".picker[data-cluster]")?.dataset.cluster;
       if (cluster) query.set("cluster", cluster);
       go("/jobs", text ? `?${query}` : "");
     }
@@ -92,6 +92,7 @@
       else link.removeAttribute("aria-current");
     }
     document.body.classList.remove("drawer-open");
+    document.querySelector(".picker[open]")?.removeAttribute("open");
     const title = document.querySelector("#main h1")?.textContent;
     document.title = title ? `${title} · Flopwatch` : "Flopwatch";
   };

@@ -18,7 +18,7 @@
     if (!label) return;
     const { data, offset, paused } = state;
     let level = "none";
-    let text = "no data yet";
+    let text = data ? "no data yet" : "";
     if (data && !data.live) [level, text] = ["none", "final"];
     else if (data && data.newest !== null) {
       // Counted by the server's clock, of which the browser only knows the offset.
@@ -106,14 +106,14 @@
     if (button) actions[button.dataset.action](button);
     const source = event.target.closest("[data-copy]");
     if (source) copied(source, source.dataset.copy);
-    const picker = document.querySelector(".picker[open]");
-    if (picker && !event.target.closest("summary")) picker.open = false;
+    for (const picker of document.querySelectorAll(".picker[open]"))
+      if (!picker.contains(event.target)) picker.open = false;
   });
 
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     document.body.classList.remove("drawer-open");
-    document.querySelector(".picker[open]")?.removeAttribute("open");
+    for (const picker of document.querySelectorAll(".picker[open]")) picker.open = false;
   });
 
   dash_clientside.flopwatch.framed = () => {

@@ -41,6 +41,9 @@
     return h("span", warm ? { className: "warm" } : null, value);
   };
 
+  cells.JobsReason = ({ data }) =>
+    data ? h("span", { className: "muted reason", title: data.reason }, data.reason) : null;
+
   // A run is an unbroken stretch of points: a line and the area under it.
   const runs = (levels) => {
     const found = [[]];

@@ -4,13 +4,12 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, no_update, set_props
 
-from flopwatch_dashboard.address import Address, Place, find_place
+from flopwatch_dashboard.address import Address, find_place
 from flopwatch_dashboard.components.chart import connect_chart
 from flopwatch_dashboard.freshness import freshness
 from flopwatch_dashboard.pages.job import layout
 from flopwatch_dashboard.pages.job.data import OVERLAP_STEPS, JobData, read, window_of
 from flopwatch_dashboard.services import Visit, call
-from flopwatch_server.house import NotFound
 
 _PATH_PARTS = 4
 
@@ -29,25 +28,26 @@ def connect(app: Dash) -> None:
         prevent_initial_call=True,
     )
     async def live(_tick: int, search: str | None, pathname: str, shown: dict[str, Any]) -> Any:
-        data = await call(_read_newer, Address.parse(pathname, search), shown)
+        address = Address.parse(pathname, search)
+        parts = address.path.split("/")
+        if len(parts) != _PATH_PARTS:  # the reader has gone back, and this page goes
+            return no_update
+        data = await call(_read_newer, address, {"cluster": parts[2], "job_id": parts[3]}, shown)
         cursor = layout.cursor(data)
         if not _fits(cursor, shown):
             set_props("again", {"data": data.now.timestamp()})
             return no_update
         for name, props in layout.moving_parts(data).items():
             set_props(name, props)
-        set_props(
-            "freshness", {"data": freshness(data.newest_sample_at, data.now, live=data.is_live)}
-        )
+        set_props("freshness", {"data": freshness(data.fresh_at, data.now, live=data.is_live)})
         return cursor
 
 
-def _read_newer(visit: Visit, address: Address, shown: dict[str, Any]) -> JobData:
+def _read_newer(
+    visit: Visit, address: Address, parts: dict[str, str], shown: dict[str, Any]
+) -> JobData:
     """The job with the points that the browser has not, and a few that may have changed."""
-    parts = address.path.split("/")
-    if len(parts) != _PATH_PARTS:
-        raise NotFound(f"no job at {address.path}")
-    place: Place = find_place(visit, address, {"cluster": parts[2], "job_id": parts[3]})
+    place = find_place(visit, address, parts)
     same_window = shown.get("window") == window_of(place)
     after = (
         shown["last"] - OVERLAP_STEPS * shown["step"] if same_window and "last" in shown else None

@@ -51,11 +51,17 @@ class JobData:
     mfu: Mfu | None
     series: RunSeries | None
     mfu_points: list[MfuPoint]
+    cluster_sample_at: datetime | None
 
     @property
     def newest_sample_at(self) -> datetime | None:
         """When the newest sample of any of its GPUs was taken."""
         return max((d.latest_at for d in self.devices if d.latest_at), default=None)
+
+    @property
+    def fresh_at(self) -> datetime | None:
+        """How new the page is: a job without samples of its own is as new as its cluster."""
+        return self.newest_sample_at or self.cluster_sample_at
 
     @property
     def power_limit_watts(self) -> float | None:
@@ -100,6 +106,7 @@ def read(visit: Visit, place: Place, after: int | None = None) -> JobData:
         mfu=service.run_mfu(session, run, visit.peaks, now),
         series=service.run_series(session, run, METRICS, *span, now, after) if span else None,
         mfu_points=service.run_mfu_series(session, run, visit.peaks, *span) if span else [],
+        cluster_sample_at=quality.newest_sample_at(session, run.cluster, now),
     )
 
 

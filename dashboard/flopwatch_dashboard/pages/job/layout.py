@@ -64,7 +64,7 @@ async def show(place: Place) -> Shown:
         ranges = tuple(item for item in ranges if item[0] != "live")
     return Shown(
         html.Div([*content, dcc.Store(id="job-cursor", data=cursor(data))]),
-        freshness(data.newest_sample_at, data.now, live=data.is_live),
+        freshness(data.fresh_at, data.now, live=data.is_live),
         ranges,
         WHOLE,
     )
@@ -116,7 +116,7 @@ def moving_parts(data: JobData) -> dict[str, dict[str, Any]]:
         )
         if data.mfu is not None:
             children |= {"job-equation": mfu_panel.equation(data.mfu),
-                         "job-steps": mfu_panel.steps_line(data.mfu)}  # fmt: skip
+                         "job-steps": mfu_panel.steps_line(data.mfu, data.run.gpus)}  # fmt: skip
             messages["job-mfu-live"] = mfu_panel.mfu_message(data)
     return {name: {"children": value} for name, value in children.items()} | {
         name: {"data": value} for name, value in messages.items()

@@ -15,6 +15,7 @@ from flopwatch_dashboard.format import (
     count,
     percent,
     percent_fine,
+    plural,
     teraflops,
 )
 from flopwatch_dashboard.pages.job.data import JobData
@@ -45,7 +46,7 @@ def mfu_card(data: JobData) -> Component:
             if mfu.train_mfu is not None
             else []
         ),
-        html.Div(steps_line(mfu), id="job-steps", className="mfu-steps"),
+        html.Div(steps_line(mfu, data.run.gpus), id="job-steps", className="mfu-steps"),
         aside=_peak(mfu),
         name="mfu",
     )
@@ -58,7 +59,7 @@ def equation(mfu: Mfu) -> Component | list[Component]:
     parts = [
         _term(percent_fine(mfu.train_mfu), "MFU while training", "train-mfu"),
         html.Span("×", className="sign"),
-        _term(percent(mfu.train_share), "of the time trains", "train-share"),
+        _term(percent(mfu.train_share), "of the GPU time trains", "train-share"),
         html.Span("=", className="sign"),
         _term(percent_fine(mfu.job_mfu), "MFU of the job", "job-mfu", "result"),
     ]
@@ -77,10 +78,13 @@ def _peak(mfu: Mfu) -> str:
     return f"peak {teraflops(mfu.peak_flops)}, {mfu.dtype} dense"
 
 
-def steps_line(mfu: Mfu) -> list[Component | str]:
-    """What the training processes tell beside their FLOPs."""
+def steps_line(mfu: Mfu, gpus: int | None) -> list[Component | str]:
+    """What the training processes on the job's `gpus` tell beside their FLOPs."""
+    ranks = count(mfu.ranks)
+    if gpus is not None and mfu.ranks < gpus:
+        ranks = f"{ranks} of {plural(gpus, 'GPU')} report"
     facts = [
-        ("Ranks", count(mfu.ranks)),
+        ("Ranks", ranks),
         ("Steps", count(mfu.steps)),
         ("Step", DASH if mfu.step_seconds is None else _seconds(mfu.step_seconds)),
         ("Achieved", f"{teraflops(mfu.flops_per_second)} a GPU"),

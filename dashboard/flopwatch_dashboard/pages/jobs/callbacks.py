@@ -70,7 +70,7 @@ def _connect_around(app: Dash) -> None:
             layout.facets(place, data.facets),
             layout.chips(place, data.page),
             layout.frame_style(data.page.total),
-            layout.nothing(place, data.page),
+            layout.nothing(data.page, data.facets),
         )
 
 

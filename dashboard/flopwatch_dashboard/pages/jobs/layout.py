@@ -23,6 +23,7 @@ from flopwatch_dashboard.pages.jobs.query import (
     wants_gpus,
 )
 from flopwatch_dashboard.services import Visit, call
+from flopwatch_dashboard.words import NOT_TOLD
 from flopwatch_server.efficiency import listing, quality
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage
 
@@ -71,7 +72,7 @@ async def show(place: Place) -> Shown:
                             html.Div(chips(place, data.page), id="jobs-chips", className="filters"),
                             html.Div(grid(sort_of(place)), id="jobs-frame", className="jobs-frame",
                                      style=frame_style(data.page.total)),
-                            html.Div(nothing(place, data.page), id="jobs-empty"),
+                            html.Div(nothing(data.page, data.facets), id="jobs-empty"),
                         ],
                         className="card grid-card",
                     ),
@@ -90,14 +91,17 @@ def _now(visit: Visit) -> datetime:
 
 def _no_cluster() -> Component:
     return html.Div([html.H1("Jobs", tabIndex="-1"),
-                     empty("No cluster yet.", "Connect the first node on the overview.",
+                     empty(NOT_TOLD, "Connect the first node on the overview.",
                            html.A("Overview", href="/", className="button"))])  # fmt: skip
 
 
 def lead(data: JobsData) -> str:
     """How many run and wait, and which few account for the idle time."""
     states = data.facets.state
-    text = f"{count(states.get('RUNNING', 0))} running, {count(states.get('PENDING', 0))} pending."
+    if not states:
+        return NOT_TOLD
+    running, pending = (count(states.get(state, 0)) for state in ("RUNNING", "PENDING"))
+    text = f"{running} running and {pending} pending in all, with GPUs or without."
     idle = [row.idle_gpu_hours or 0.0 for row in data.page.rows]
     if idle and idle[0] >= 1:
         first = data.page.rows[0]
@@ -117,7 +121,10 @@ def facets(place: Place, found: JobFacets) -> list[Component]:
     shown = {state: number for state, number in states.items() if number or state in
              ("RUNNING", "PENDING")}  # fmt: skip
     chosen = set(states_of(place))
-    sections = [_facet_section("State", "state", {**shown, **others}, chosen, STATE_LABELS)]
+    sections = [
+        html.P("Numbers: all jobs, whatever is chosen.", className="note"),
+        _facet_section("State", "state", {**shown, **others}, chosen, STATE_LABELS),
+    ]
     for title, key, values in (
         ("Partition", "partition", found.partition),
         ("Account", "account", found.account),
@@ -181,10 +188,12 @@ def _chip(title: str, words: str, key: str, without: str) -> Component:
     )  # fmt: skip
 
 
-def nothing(place: Place, page: JobPage) -> list[Component]:
+def nothing(page: JobPage, found: JobFacets) -> list[Component]:
     """What stands in place of the grid when no job matches."""
     if page.total:
         return []
+    if not found.state:
+        return [empty(NOT_TOLD, "Connect Slurm or another scheduler, as the overview says.")]
     clear = html.Button("Clear filters", className="button", type="button",
                         **{"data-action": "clear-filters"})  # fmt: skip
     return [empty("No job matches these filters.", "Take one away, or clear them all.", clear)]

@@ -38,6 +38,7 @@ from flopwatch_dashboard.pages.overview.data import (
     window_of,
 )
 from flopwatch_dashboard.services import call
+from flopwatch_dashboard.words import NOT_TOLD
 from flopwatch_server.efficiency.schemas import AccountHours, JobRow, Overview, PartitionNow
 
 _LABELS = {"6h": "6 h", "24h": "24 h", "7d": "7 d"}
@@ -288,7 +289,7 @@ def attention_card(data: OverviewData) -> Component:
 
 def _no_attention(found: Overview) -> str:
     if found.allocated is None:
-        return words.NOT_TOLD
+        return NOT_TOLD
     return "No running job holds GPUs without using them."
 
 

@@ -6,14 +6,12 @@ from dash import html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.format import age, count, percent, plural
-from flopwatch_dashboard.words import gpus_in_words
+from flopwatch_dashboard.words import NOT_TOLD, gpus_in_words
 from flopwatch_server.efficiency.schemas import JobRow, Overview, SourceStatus
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ATTENTION_ROWS = 10
 """The service tells no more jobs than this that need attention."""
-
-NOT_TOLD = "No scheduler has told of any job yet."
 
 
 def number_word(number: int) -> str:
