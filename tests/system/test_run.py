@@ -83,7 +83,7 @@ def test_it_plays_a_simulated_cluster_and_leaves_no_process(
     driver.write()
     run = LocalRun(folder, driver)
     try:
-        overview = wait_for(lambda: run.live_overview("simulated"), "live figures", 60)
+        overview = wait_for(lambda: run.live_overview("simulated"), "live figures", 150)
         assert overview["simulated"] is True
         wait_for(lambda: _held(run), "the feed's jobs hold GPUs", 30)
         assert f"http://127.0.0.1:{run.port}/" in run.log.read_text()
@@ -104,9 +104,9 @@ def test_with_a_gpu_it_watches_this_machine_and_simulates_nothing(folder: Path) 
     driver.write()
     run = LocalRun(folder, driver)
     try:
-        overview = wait_for(lambda: run.live_overview("workstation"), "live figures", 60)
+        overview = wait_for(lambda: run.live_overview("workstation"), "live figures", 150)
         assert overview["simulated"] is False
-        assert (overview["gpus"], overview["free"]) == (2, 2)
+        assert (overview["gpus"], overview["free"]) == (2, None)  # no scheduler tells
         assert overview["power_watts"] == pytest.approx(900)
         assert "watching it" in run.log.read_text()
         assert run.end(signal.SIGINT) == 0
