@@ -71,7 +71,7 @@ def main(log_folder: str, stop_file: str) -> None:
         loss.backward()
         optimizer.step()
         ends.append(time.perf_counter())
-        time.sleep(0.1)  # leave the two cores of a small machine some air
+        time.sleep(0.4)  # leave the two cores of a small machine some air
         going.fill_(not Path(stop_file).exists())
         dist.broadcast(going, src=0)
     Path(log_folder, f"rank{rank}.json").write_text(json.dumps(ends))
