@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Thread
+from typing import Literal
 
 import pytest
 import uvicorn
@@ -48,9 +49,11 @@ class Server:
 
 
 @contextmanager
-def serve(database: Database, clock: Clock, data_dir: Path) -> Iterator[Server]:
+def serve(
+    database: Database, clock: Clock, data_dir: Path, sign_in: Literal["demo", "local"] = "demo"
+) -> Iterator[Server]:
     """The product's own application on a free port of the loopback."""
-    house = House(database, Settings(data_dir=data_dir), PeakTable.load(), clock)
+    house = House(database, Settings(data_dir=data_dir, sign_in=sign_in), PeakTable.load(), clock)
     config = uvicorn.Config(create(house), host="127.0.0.1", port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = Thread(target=server.run)

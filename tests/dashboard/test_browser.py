@@ -11,6 +11,7 @@ import pytest
 from dash import get_app
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Response
 
+from flopwatch_server.access import sessions
 from tests.dashboard import cluster
 from tests.dashboard.conftest import Clock, Server, serve
 from tests.lab.browser import complaints
@@ -362,6 +363,49 @@ def test_the_first_run_shows_commands_that_can_be_copied(
         assert commands[0] == "flopwatch token node --cluster granite --output token"
         assert f"flopwatch agent --server {empty.url} --token-file" in commands[1]
         assert commands[2] == "FLOPWATCH_SLURM_CLUSTER=granite flopwatch server"
+
+
+def test_who_has_signed_in_can_sign_out(
+    page: Page, databases: DatabaseFactory, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    password = "correct horse battery"
+    clock = Clock()
+    with databases.database() as database, \
+            serve(database, clock, tmp_path_factory.mktemp("own"), "local") as guarded:  # fmt: skip
+        with database.session() as session:
+            sessions.set_password(session, "ada", password, clock.now)
+        page.goto(guarded.url + "/jobs")
+        page.locator("[name=name]").fill("ada")
+        page.locator("[name=password]").fill(password)
+        page.keyboard.press("Enter")
+        page.get_by_text("No scheduler has told of any job yet.").wait_for()
+        page.get_by_label("Who is signed in").click()
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url("**/sign-in")
+        page.goto(guarded.url + "/jobs")
+        assert "/sign-in" in page.url
+
+
+def test_back_from_a_job_to_the_overview_fails_no_callback(page: Page, server: Server) -> None:
+    errors = complaints(page)
+    go(page, server, "/")
+    page.locator("#overview-lead").wait_for()
+    page.locator("#overview-attention a", has_text="code-eval").click()
+    page.get_by_test_id("verdict").wait_for()
+    page.locator("#ranges").get_by_text("1 h").click()
+    page.wait_for_url("**?range=1h")
+    page.evaluate("history.go(-2)")
+    page.locator("#overview-lead").wait_for()
+    page.wait_for_load_state("networkidle")
+    assert errors == []
+
+
+def test_a_page_that_is_not_there_claims_nothing_about_the_data(page: Page, server: Server) -> None:
+    go(page, server, "/nope")
+    page.locator("#context").get_by_text("granite").wait_for()
+    assert page.locator("#age").inner_text() == ""
+    go(page, server, f"/jobs/granite/{cluster.WAITING}")
+    page.locator("#age[data-level=fresh]").wait_for()
 
 
 def test_every_server_callback_is_async() -> None:

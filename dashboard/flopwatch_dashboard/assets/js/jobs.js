@@ -4,7 +4,7 @@
   // The narrowest window in which a column is shown; the look's breakpoints.
   const FROM = {
     job_id: 769, user: 769, gpus: 769, sm_active: 769, dram_active: 769, mfu: 769, elapsed: 769,
-    reason: 1100, spark: 1440, account: 1600, partition: 1800, power_watts: 1800,
+    reason: 1180, spark: 1440, account: 1600, partition: 1800, power_watts: 1800,
   };
   const DEFAULT_SORT = "-idle_gpu_hours";
   const ready = new WeakSet();
@@ -16,7 +16,7 @@
     api.setColumnWidths([
       { key: "state", newWidth: narrow ? 36 : 40 },
       { key: "tensor_active", newWidth: innerWidth >= 1600 ? 126 : 104 },
-      { key: "idle_gpu_hours", newWidth: narrow ? 80 : 76 },
+      { key: "idle_gpu_hours", newWidth: narrow ? 80 : 84 },
       { key: "elapsed", newWidth: innerWidth >= 1600 ? 132 : 84 },
     ]);
   };

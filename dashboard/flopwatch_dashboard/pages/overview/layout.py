@@ -202,8 +202,9 @@ def window_note(data: OverviewData) -> str:
 def state_labels(found: Overview) -> list[Component]:
     """What each band is and how many GPUs it has now, at its right edge."""
     now = found.gpus_now
-    # Before a scheduler has told who holds what, the state of no GPU is known.
-    rest = now.shared + now.unknown if found.free is not None else found.gpus - found.down
+    rest = now.shared + now.unknown
+    if found.free is None:  # nobody has told who holds the others
+        rest = found.gpus - found.down - now.active - now.low - now.idle
     labelled = (
         (now.idle, "Idle"),
         (now.low, "Low"),
@@ -247,11 +248,10 @@ def accounts_card(data: OverviewData) -> Component:
         if accounts
         else html.P("No job held a GPU.", className="card-body"),
         note=f"last {_LABELS[data.window]}",
-        aside=[
-            part
-            for state in ("active", "low", "idle", "unknown")
-            for part in (glyph(state), f" {state} ")
-        ],
+        aside=html.Span(
+            [html.Span([glyph(state), state]) for state in ("active", "low", "idle", "unknown")],
+            className="legend",
+        ),
         name="accounts",
     )
 
