@@ -54,7 +54,7 @@ def test_the_overview_counts_the_gpus_of_the_ledger(server: Server, ledger: list
         overview = server.get("overview", cluster=CLUSTER)
         return {**overview, **overview["gpus_now"]}.items() >= expected.items()
 
-    wait_for(agrees, "counts as in the ledger", 60)
+    wait_for(agrees, "counts as in the ledger", 180)
 
 
 def test_every_running_job_shows_the_activity_and_mfu_of_the_ledger(

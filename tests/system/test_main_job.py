@@ -71,7 +71,7 @@ def test_a_job_is_seen_from_its_first_counters_to_its_final_mfu(
     time.sleep(OUTAGE_SECONDS)
     page.locator("#age[data-level='late']").wait_for()  # the open page says how old it is
     centre.server.start()
-    page.locator("#age[data-level='fresh']").wait_for(timeout=60_000)  # and goes on by itself
+    page.locator("#age[data-level='fresh']").wait_for(timeout=120_000)  # and goes on by itself
     errors.clear()
 
     _until_idle_allocations_show(centre, idle_job, gpus=4)
@@ -167,7 +167,7 @@ def _assert_the_outage_left_no_hole(centre: Site) -> None:
     def caught_up() -> bool:
         return all(times[-1] > restarted for times in _sample_times(centre).values())
 
-    wait_for(caught_up, "agents ship again", 60)
+    wait_for(caught_up, "agents ship again", 120)
     times = _sample_times(centre)
     assert len(times) == 24
     for ticks in times.values():

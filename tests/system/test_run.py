@@ -53,7 +53,7 @@ class LocalRun:
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def survivors(self) -> list[str]:
         """Command lines of processes that still name this run's data folder or port."""
@@ -85,12 +85,12 @@ def test_it_plays_a_simulated_cluster_and_leaves_no_process(
     try:
         overview = wait_for(lambda: run.live_overview("simulated"), "live figures", 150)
         assert overview["simulated"] is True
-        wait_for(lambda: _held(run), "the feed's jobs hold GPUs", 30)
+        wait_for(lambda: _held(run), "the feed's jobs hold GPUs", 120)
         assert f"http://127.0.0.1:{run.port}/" in run.log.read_text()
         assert "simulated cluster" in run.log.read_text()
         assert len(run.survivors()) >= 2
         assert run.end(end) == (-signal.SIGKILL if end == signal.SIGKILL else 0)
-        wait_for(lambda: not run.survivors(), "no process is left", 20)
+        wait_for(lambda: not run.survivors(), "no process is left", 60)
         assert "Traceback" not in run.log.read_text()
     finally:
         run.process.kill()
@@ -110,7 +110,7 @@ def test_with_a_gpu_it_watches_this_machine_and_simulates_nothing(folder: Path) 
         assert overview["power_watts"] == pytest.approx(900)
         assert "watching it" in run.log.read_text()
         assert run.end(signal.SIGINT) == 0
-        wait_for(lambda: not run.survivors(), "no process is left", 20)
+        wait_for(lambda: not run.survivors(), "no process is left", 60)
         assert "Traceback" not in run.log.read_text()
     finally:
         run.process.kill()
