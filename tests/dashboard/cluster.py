@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.partitions import ensure_days
 from flopwatch_server.fleet.models import Device
+from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import World
 
 TRAINING = "481340"
@@ -21,6 +22,7 @@ def fill(database: Database, now: datetime) -> list[int]:
     with database.session() as session:
         ensure_days(session, [(now - timedelta(days=days)).date() for days in (0, 1, 2)])
         world = World(session)
+        world.add(SchedulerSource(cluster_id=world.cluster.id, kind="slurm", last_success_at=now))
         node = world.node("g014", gpu_count=8, partitions=["h100"], last_batch_at=now)
         training = world.gpus(node, 4)
         idle = [world.gpu(node, ordinal) for ordinal in range(4, 8)]
