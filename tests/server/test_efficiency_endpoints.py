@@ -12,6 +12,7 @@ from flopwatch_server.access.principal import Principal
 from flopwatch_server.app import create_app
 from flopwatch_server.efficiency.schemas import JobDetail, JobMfu, JobPage, Overview, RunSeries
 from flopwatch_server.house import House, get_principal
+from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import T0, World, at
 
 NOW = at(3, 20)
@@ -23,6 +24,8 @@ def http(house: House) -> TestClient:
     """A visitor of a server with two running jobs: one on an idle GPU, one of another user."""
     with house.database.session() as session:
         world = World(session)
+        cluster_id = world.cluster.id
+        world.add(SchedulerSource(cluster_id=cluster_id, kind="feed", last_success_at=T0))
         node = world.node()
         device, other = world.gpus(node, 2)
         run = world.run(100)
