@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.lab.browser import chromium
 from tests.lab.fake_nvml import FakeDriver
 from tests.lab.postgres import public_folder
 from tests.lab.processes import FLOPWATCH, free_port, wait_for
@@ -95,6 +96,21 @@ def test_it_plays_a_simulated_cluster_and_leaves_no_process(
     finally:
         run.process.kill()
         run.process.wait()
+
+
+def test_every_page_says_that_the_cluster_is_simulated(folder: Path) -> None:
+    run = LocalRun(folder, FakeDriver(folder, gpus=0))
+    try:
+        wait_for(lambda: _held(run), "the feed's jobs hold GPUs", 150)
+        base = f"http://127.0.0.1:{run.port}"
+        rows = httpx.get(f"{base}/api/v1/jobs", params={"cluster": "simulated"}).json()["rows"]
+        with chromium() as browser:
+            page = browser.new_page()
+            for path in ("/", "/jobs", f"/jobs/simulated/{rows[0]['job_id']}", "/no-such-page"):
+                page.goto(base + path)
+                page.get_by_text("simulated", exact=True).first.wait_for(timeout=60_000)
+    finally:
+        assert run.end(signal.SIGTERM) == 0
 
 
 def test_with_a_gpu_it_watches_this_machine_and_simulates_nothing(folder: Path) -> None:

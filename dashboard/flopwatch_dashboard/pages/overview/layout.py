@@ -163,7 +163,7 @@ def _who_reports(found: Overview) -> str:
     running = plural(found.running_jobs, "job")
     if not found.reporting_jobs:
         return "no job reports"
-    return f"mean of the {count(found.reporting_jobs)} of {running} that report"
+    return f"mean of {count(found.reporting_jobs)} of {running}"
 
 
 def _course(found: Overview, *states: str) -> list[float | None]:
