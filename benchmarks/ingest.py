@@ -108,7 +108,6 @@ def request(node: int, end: int, intervals: int, token: str) -> bytes:
     batch = wire.Batch(
         node=f"bench{node:04d}",
         epoch=wire.Epoch("boot", 1, float(end), "0"),
-        sent_at=float(end),
         devices=[
             wire.Device(f"GPU-{node:08d}-{minor}", "NVIDIA H100 80GB HBM3", 81559.0, minor, None)
             for minor in range(GPUS)

@@ -20,6 +20,19 @@ from dataclasses import asdict, dataclass, field
 
 VERSION = 1
 BATCH_TYPE = "application/vnd.flopwatch.batch"
+SENT_AT_HEADER = "flopwatch-sent-at"
+"""HTTP header of a post: the agent's clock when it sent, in seconds since 1970. A batch may have
+waited in the spool, so it can't tell this itself; the server measures the clock's skew by it."""
+
+EVENT_KINDS = (
+    "xid",
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "rows_remapped",
+    "row_remap_failed",
+    "pcie_width",
+    "clock_reasons",
+)
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_DECODED_BYTES = 32 * 1024 * 1024
 MAX_REPORT_BYTES = 8192
@@ -170,12 +183,60 @@ class Gap:
 
 
 @dataclass
+class Source:
+    """Which collector a device's activity figures come from since `since`.
+
+    `name` is None where none can tell; `period_seconds` is how often that source has a new value.
+    `passed_over` says of each collector that would have come first why it was not taken.
+    """
+
+    device: int
+    name: str | None
+    period_seconds: float | None
+    since: float
+    passed_over: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Event:
+    """Something rare that happened to a device, in the driver's words; `kind` is in EVENT_KINDS.
+
+    `value` is an Xid's code, how many errors or rows more there are than before, the lanes of the
+    PCIe link now, or the bits of the clock event reasons now (0: none any more).
+    """
+
+    device: int
+    time: float
+    kind: str
+    value: int
+    detail: str = ""
+
+
+@dataclass
+class LocalRun:
+    """A process tree that computes on GPUs of a machine that no scheduler shares out.
+
+    `pid` and `started_at` (seconds since 1970) are those of its root, `user` is whom the root
+    belongs to and `name` what it runs. `devices` are those it was seen to compute on, `ended_at` is
+    None while it lives.
+    """
+
+    pid: int
+    started_at: float
+    uid: int
+    user: str
+    name: str
+    devices: list[int]
+    last_seen: float
+    ended_at: float | None = None
+
+
+@dataclass
 class Batch:
     """One post of an agent. All lists may be empty; times are seconds since 1970, UTC."""
 
     node: str
     epoch: Epoch
-    sent_at: float
     devices: list[Device] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
     missing: list[Missing] = field(default_factory=list)
@@ -183,8 +244,20 @@ class Batch:
     reports: list[AttributedReport] = field(default_factory=list)
     host: list[HostUsage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    local_runs: list[LocalRun] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     version: int = VERSION
+
+
+def local_job_id(pid: int, started_at: float) -> int:
+    """The job id of a local run, for its evidence and reports: no other process ever has the same.
+
+    Pids stay below 2^22 (PID_MAX_LIMIT of Linux), so it fits the 53 bits that every JSON reader
+    keeps.
+    """
+    return int(started_at) << 22 | pid
 
 
 def encode_report(report: Report) -> bytes:

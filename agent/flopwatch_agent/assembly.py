@@ -30,7 +30,6 @@ class BatchBuilder:
         self._batch = Batch(
             node,
             epoch,
-            sent_at=0.0,
             devices=list(devices.values()),
             samples=Samples(columns=list(COLUMNS)),
             gaps=list(gaps),
@@ -74,9 +73,8 @@ class BatchBuilder:
         """Add CPU and memory of the node and of its jobs."""
         self._batch.host += usages
 
-    def finish(self, sent_at: float) -> tuple[bytes, tuple[int, int]]:
+    def finish(self) -> tuple[bytes, tuple[int, int]]:
         """The encoded batch and the time (start, end] of its samples; (0, 0) without any."""
-        self._batch.sent_at = sent_at
         times = self._batch.samples.time
         span = (min(times) - SAMPLE_PERIOD_SECONDS, max(times)) if times else (0, 0)
         return encode_batch(self._batch, self._values), span

@@ -138,7 +138,7 @@ class Agent:
         builder.add_evidence(prolog_evidence(now, held))
         builder.add_reports(self._reports.take())
         builder.add_host(self._host.take())
-        body, span = builder.finish(now)
+        body, span = builder.finish()
         self._gaps += self._writer.write(body, self._epoch.current.number, span)
 
 

@@ -3,11 +3,12 @@
 import http.client
 import os
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from flopwatch.wire import BATCH_TYPE
+from flopwatch.wire import BATCH_TYPE, SENT_AT_HEADER
 
 _TIMEOUT_SECONDS = 10
 _MOST_ANSWER_BYTES = 65536
@@ -77,6 +78,7 @@ class Connection:
             "Content-Encoding": "gzip",
             # Read for every post, so that a token can be changed under a running agent.
             "Authorization": f"Bearer {read_token(self._token_file)}",
+            SENT_AT_HEADER: f"{time.time():.3f}",
         }
 
 

@@ -66,7 +66,7 @@ class Cluster:
         return [true_of(job, state) for job, state in listed if state in ("PENDING", "RUNNING")]
 
     def batch(
-        self, node: int, times: Sequence[int], sent_at: float, report_period: int
+        self, node: int, times: Sequence[int], report_period: int
     ) -> "tuple[Batch, array[float]]":
         """What the agent of a node sends about the intervals that end at `times`, in order.
 
@@ -76,7 +76,6 @@ class Cluster:
         batch = Batch(
             node=node_name(node),
             epoch=Epoch(self._boot_id(node), 1, _EPOCH_STARTED_AT, AGENT_VERSION),
-            sent_at=sent_at,
             devices=[self.device(node, ordinal) for ordinal in range(GPUS_PER_NODE)],
             samples=Samples(
                 columns=list(COLUMNS),

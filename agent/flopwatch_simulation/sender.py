@@ -83,7 +83,7 @@ class Sender:
         live = end - start <= _LIVE_SECONDS
         for node in range(self._cluster.nodes):
             batch, values = self._cluster.batch(
-                node, times, self._clock(), INTERVAL_SECONDS if live else _HISTORY_REPORT_PERIOD
+                node, times, INTERVAL_SECONDS if live else _HISTORY_REPORT_PERIOD
             )
             self._doors.send_batch(batch, values)
 

@@ -100,7 +100,7 @@ def test_whatever_the_agent_takes_the_server_takes_too(fields: dict[str, Any]) -
     taken = reports.take()
     assert len(taken) == 1
     epoch = Epoch("boot", 1, 1000.0, "0.1.0")
-    check_header(Batch("g1", epoch, 1000.0, reports=taken))
+    check_header(Batch("g1", epoch, reports=taken))
 
 
 def test_no_more_reports_are_kept_than_a_batch_may_hold() -> None:

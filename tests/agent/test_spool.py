@@ -22,7 +22,7 @@ def batch(gaps: list[Gap] | None = None, filler: int = 0) -> bytes:
     draw = random.Random(filler)
     noise = array("f", (draw.random() for _ in range(filler)))
     return encode_batch(
-        Batch("n1", Epoch("boot", 1, 0.0, "0"), 0.0, samples=Samples(), gaps=gaps or []), noise
+        Batch("n1", Epoch("boot", 1, 0.0, "0"), samples=Samples(), gaps=gaps or []), noise
     )
 
 

@@ -46,7 +46,6 @@ def batch(**changes: Any) -> wire.Batch:
     fields: dict[str, Any] = {
         "node": "gpu01",
         "epoch": wire.Epoch("boot-a", 1, NOW_SECONDS - 3600.0, "0.1.0"),
-        "sent_at": float(NOW_SECONDS),
         "devices": [device()],
     }
     return wire.Batch(**fields | changes)
@@ -111,14 +110,18 @@ class IngestClient:
         self.http = http
         self.database = database
 
-    def post(self, message: wire.Batch, values: "array[float] | None" = None) -> Response:
+    def post(
+        self, message: wire.Batch, values: "array[float] | None" = None, **headers: str
+    ) -> Response:
         """Post a batch with its block of values."""
         body = wire.encode_batch(message, values or array("f"))
-        return self.raw(body, wire.BATCH_TYPE)
+        return self.raw(body, wire.BATCH_TYPE, **headers)
 
-    def raw(self, body: bytes, content_type: str, encoding: str | None = None) -> Response:
+    def raw(
+        self, body: bytes, content_type: str, encoding: str | None = None, **more: str
+    ) -> Response:
         """Post any bytes at all."""
-        headers = {"content-type": content_type}
+        headers = {"content-type": content_type, **more}
         if encoding:
             headers["content-encoding"] = encoding
         answer: Response = self.http.post("/ingest", content=body, headers=headers)

@@ -338,12 +338,19 @@ def test_a_report_of_a_process_is_kept_with_what_the_agent_knows_of_it(
 
 
 def test_the_agents_clock_is_measured_against_the_servers(agent: IngestClient) -> None:
-    agent.post(batch(sent_at=NOW_SECONDS + 2.5))
+    agent.post(batch(), **{wire.SENT_AT_HEADER: f"{NOW_SECONDS + 2.5}"})
     skews = "SELECT clock_skew_seconds FROM agent_epochs"
     assert query(agent.database, skews) == [(2.5,)]
-    agent.post(batch(sent_at=NOW_SECONDS - 1.25))
+    agent.post(batch(), **{wire.SENT_AT_HEADER: f"{NOW_SECONDS - 1.25}"})
     assert query(agent.database, skews) == [(-1.25,)]
     assert query(agent.database, "SELECT last_batch_at FROM nodes") == [(NOW,)]
+
+
+@pytest.mark.parametrize("text", ["", "noon", "-1", "1e9", "nan", "9" * 40, "1.2.3"])
+def test_a_clock_that_is_no_time_is_refused_by_name(agent: IngestClient, text: str) -> None:
+    answer = agent.post(batch(), **{wire.SENT_AT_HEADER: text})
+    assert answer.status_code == 400
+    assert wire.SENT_AT_HEADER in answer.json()["detail"]
 
 
 def test_an_empty_batch_is_a_sign_of_life(agent: IngestClient) -> None:

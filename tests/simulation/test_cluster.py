@@ -28,7 +28,7 @@ def rows_of(
     """All samples of these nodes by (node, ordinal), in order of time."""
     found: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for node in nodes:
-        batch, values = cluster.batch(node, times, float(times[-1]), 60)
+        batch, values = cluster.batch(node, times, 60)
         width = len(COLUMNS)
         for index, (device, time) in enumerate(
             zip(batch.samples.device, batch.samples.time, strict=True)
@@ -71,7 +71,7 @@ def means(cluster: Cluster, job: Job, times: range, column: str) -> list[float]:
 
 
 def encoded(cluster: Cluster, node: int, times: range) -> bytes:
-    return encode_batch(*cluster.batch(node, times, float(times[-1]), 10))
+    return encode_batch(*cluster.batch(node, times, 10))
 
 
 def test_the_same_seed_makes_the_same_bytes_again() -> None:
@@ -248,7 +248,7 @@ def reports_of(cluster: Cluster, job: Job, time: int) -> list[Any]:
     return [
         entry
         for node, _ in job.places
-        for entry in cluster.batch(node, [time], float(time), 10)[0].reports
+        for entry in cluster.batch(node, [time], 10)[0].reports
         if entry.job_id == job.raw_job_id
     ]
 
@@ -326,7 +326,7 @@ def test_half_an_hour_of_a_node_is_well_under_the_largest_body(cluster: Cluster)
 
 def test_a_process_that_computes_is_evidence_for_its_device(cluster: Cluster) -> None:
     job, times = settled(cluster, "partly idle")
-    batch: Batch = cluster.batch(3, times[-9:], float(times[-1]), 10)[0]
+    batch: Batch = cluster.batch(3, times[-9:], 10)[0]
     seen = [sign for sign in batch.evidence if sign.job_id == job.raw_job_id]
     assert [sign.ordinals for sign in seen if sign.kind == "prolog"] == [list(range(8))]
     assert [sign.device for sign in seen if sign.kind == "cgroup"] == [0, 1, 2, 3, 4]

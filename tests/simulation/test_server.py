@@ -17,6 +17,9 @@ from tests.lab.processes import Process, Server, running, wait_for
 CLUSTER = "granite"
 SEED = 11
 GPUS = 48
+UNJUDGED_SECONDS = 300
+"""How far behind a busy server may be with judging minutes."""
+ROUNDING_HOURS = 0.05
 
 pytestmark = pytest.mark.timeout(400)  # the history takes its time where others compute too
 
@@ -71,8 +74,11 @@ def test_every_running_job_shows_the_activity_and_mfu_of_the_ledger(
         assert row["sm_active"] == pytest.approx(truth.sm_active, abs=0.015), kind
         assert (row["mfu"] is None) == (truth.mfu is None), kind
         assert (row["mfu"] or 0) == pytest.approx(truth.mfu or 0, rel=0.01), kind
+        # Minutes that have not been judged yet are missing from it, and the ledger grows meanwhile.
         idle_hours = truth.idle_gpus * _age(truth) / 3600
-        assert row["idle_gpu_hours"] == pytest.approx(idle_hours, abs=0.1, rel=0.03), kind
+        unjudged_hours = truth.idle_gpus * UNJUDGED_SECONDS / 3600
+        assert row["idle_gpu_hours"] <= idle_hours + ROUNDING_HOURS, kind
+        assert row["idle_gpu_hours"] >= idle_hours - unjudged_hours - ROUNDING_HOURS, kind
 
 
 def test_a_running_job_is_covered_from_its_first_minute(

@@ -1,6 +1,7 @@
 """Where agents post their batches."""
 
 import asyncio
+import re
 from typing import cast
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -18,6 +19,7 @@ from flopwatch_server.telemetry.writer import IngestWriter, NotStorable, Unavail
 router = APIRouter()
 _RETRY_AFTER_SECONDS = 5
 _SMALL_BODY_BYTES = 4 * 1024
+_SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
 
 
 class _ForeignNode(Exception):
@@ -44,6 +46,7 @@ async def post_batch(request: Request) -> Response:
     house, machine = await get_house(request), await get_machine(request)
     require_kind(machine, "node")
     content_type, encoding = _form(request)
+    sent_at = _sent_at(request)
     writer = cast(IngestWriter, request.app.state.writer)
     try:
         body = await request.body()
@@ -52,7 +55,7 @@ async def post_batch(request: Request) -> Response:
         def read() -> ValidatedBatch:
             batch, values = ingest.decode(ingest.unpack(body, encoding), content_type)
             _admit(machine, batch)
-            return ingest.validate(batch, values, machine.cluster_id, received_at)
+            return ingest.validate(batch, values, machine.cluster_id, received_at, sent_at)
 
         # A thread of its own costs more than reading a small body.
         small = len(body) < _SMALL_BODY_BYTES
@@ -82,6 +85,16 @@ def _form(request: Request) -> tuple[str, str]:
     if encoding not in ("gzip", "identity"):
         raise HTTPException(415, "the only Content-Encoding is gzip")
     return content_type, encoding
+
+
+def _sent_at(request: Request) -> float | None:
+    """The sender's clock when it sent, if it says so; 400 for what is no time."""
+    text = request.headers.get(wire.SENT_AT_HEADER)
+    if text is None:
+        return None
+    if not _SECONDS.fullmatch(text):
+        raise HTTPException(400, f"{wire.SENT_AT_HEADER} is not seconds since 1970: {text[:40]}")
+    return float(text)
 
 
 def _admit(machine: MachineIdentity, batch: wire.Batch) -> None:

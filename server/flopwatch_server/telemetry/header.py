@@ -38,7 +38,6 @@ def check_header(batch: wire.Batch) -> None:
     if batch.version != wire.VERSION:
         raise InvalidBatch("$.version", f"is not {wire.VERSION}")
     _match(wire.NODE, batch.node, "$.node", "is not a node's name")
-    _time(batch.sent_at, "$.sent_at")
     _match(wire.ID, batch.epoch.boot_id, "$.epoch.boot_id", "is not an id")
     _count(batch.epoch.number, "$.epoch.number")
     _time(batch.epoch.started_at, "$.epoch.started_at")
@@ -58,6 +57,12 @@ def check_header(batch: wire.Batch) -> None:
         _host(entry, place)
     for place, entry in _entries(batch.gaps, "$.gaps"):
         _gap(entry, place, known)
+    for place, entry in _entries(batch.sources, "$.sources"):
+        _source(entry, place, known)
+    for place, entry in _entries(batch.events, "$.events"):
+        _event(entry, place, known)
+    for place, entry in _entries(batch.local_runs, "$.local_runs"):
+        _local_run(entry, place, known)
     of_all = sum(gap.device is None for gap in batch.gaps)
     if of_all * known > _MAX_GAPS_BY_DEVICE:
         raise InvalidBatch("$.gaps", f"has {of_all} gaps of all {known} devices")
@@ -148,6 +153,43 @@ def _gap(entry: wire.Gap, place: str, known: int) -> None:
     if entry.device is not None:
         _index(entry.device, known, f"{place}.device")
     entry.cause = _cut(entry.cause)
+
+
+def _source(entry: wire.Source, place: str, known: int) -> None:
+    _index(entry.device, known, f"{place}.device")
+    if entry.name is not None:
+        _match(wire.ID, entry.name, f"{place}.name", "is not a collector's name")
+    _optional_number(entry.period_seconds, f"{place}.period_seconds")
+    _time(entry.since, f"{place}.since")
+    if len(entry.passed_over) > wire.MAX_TABLE:
+        raise InvalidBatch(f"{place}.passed_over", f"has more than {wire.MAX_TABLE} entries")
+    for name in entry.passed_over:
+        _match(wire.ID, name, f"{place}.passed_over", "is not a collector's name")
+    entry.passed_over = {name: _cut(reason) for name, reason in entry.passed_over.items()}
+
+
+def _event(entry: wire.Event, place: str, known: int) -> None:
+    _index(entry.device, known, f"{place}.device")
+    _time(entry.time, f"{place}.time")
+    if entry.kind not in wire.EVENT_KINDS:
+        raise InvalidBatch(f"{place}.kind", f"is none of {', '.join(wire.EVENT_KINDS)}")
+    _count(entry.value, f"{place}.value")
+    entry.detail = _cut(entry.detail)
+
+
+def _local_run(entry: wire.LocalRun, place: str, known: int) -> None:
+    for name in ("pid", "uid"):
+        _count(getattr(entry, name), f"{place}.{name}")
+    _time(entry.started_at, f"{place}.started_at")
+    _time(entry.last_seen, f"{place}.last_seen")
+    if entry.ended_at is not None:
+        _time(entry.ended_at, f"{place}.ended_at")
+        if entry.ended_at < entry.started_at:
+            raise InvalidBatch(f"{place}.ended_at", "is before started_at")
+    _limit(entry.devices, _MAX_DEVICES, f"{place}.devices")
+    for number, index in enumerate(entry.devices):
+        _index(index, known, f"{place}.devices[{number}]")
+    entry.user, entry.name = _cut(entry.user), _cut(entry.name)
 
 
 def _entries(entries: list[Any], place: str) -> Iterable[tuple[str, Any]]:

@@ -56,6 +56,7 @@ class ValidatedBatch:
 
     `values` has a row for each accepted sample and all columns of the table of metrics, NaN where
     unknown. Samples that came too late or too early are counted in `refused` and lie in the gaps.
+    `sent_at` is the sender's clock at the post, in seconds since 1970, if it told.
     """
 
     cluster_id: int
@@ -64,6 +65,7 @@ class ValidatedBatch:
     device: Integers
     time: Integers
     values: Floats
+    sent_at: float | None = None
     refused: int = 0
     gaps: list[wire.Gap] = field(default_factory=list)
     implausible: list[Implausible] = field(default_factory=list)
@@ -145,8 +147,9 @@ def _listed_values(samples: wire.Samples) -> Floats:
 
 
 def validate(
-    batch: wire.Batch, values: Floats, cluster_id: int, received_at: datetime
-) -> ValidatedBatch:
+    batch: wire.Batch, values: Floats, cluster_id: int, received_at: datetime,
+    sent_at: float | None = None,
+) -> ValidatedBatch:  # fmt: skip
     """Check every part of a batch against its contract, and sort out what can't be kept.
 
     Raises InvalidBatch, which names the first field that is wrong.
@@ -166,7 +169,7 @@ def validate(
     table = _all_columns(batch.samples.columns, values)
     implausible = _clear_implausible(device, time, table)
     return ValidatedBatch(
-        cluster_id, received_at, batch, device, time, table,
+        cluster_id, received_at, batch, device, time, table, sent_at,
         int(len(taken) - taken.sum()), gaps, implausible,
     )  # fmt: skip
 

@@ -151,7 +151,8 @@ def _touch(session: Session, registered: Sequence[facts.Registered]) -> None:
     fleet.measure_skews(
         session,
         {
-            ids.epoch_id: batch.header.sent_at - batch.received_at.timestamp()
+            ids.epoch_id: batch.sent_at - batch.received_at.timestamp()
             for batch, ids in registered
+            if batch.sent_at is not None
         },
     )
