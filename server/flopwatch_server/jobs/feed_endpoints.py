@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 
 from flopwatch_server.house import House, HouseDep, MachineDep, require_kind
 from flopwatch_server.jobs.service import apply_records
-from flopwatch_server.scheduler import sources
 from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, parse
+from flopwatch_server.scheduler.repository import sources
 
 FEED_TYPE = "application/x-ndjson"
 SOURCE = "feed"

@@ -14,7 +14,6 @@ from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
 from flopwatch_server.jobs.repository import Holding
 from flopwatch_server.jobs.schemas import RunView
-from flopwatch_server.scheduler.nodes import apply_node_records
 from flopwatch_server.scheduler.records import (
     PENDING_STATES,
     RUNNING_STATES,
@@ -22,6 +21,7 @@ from flopwatch_server.scheduler.records import (
     NodeGpus,
     NodeRecord,
 )
+from flopwatch_server.scheduler.repository.nodes import apply_node_records
 
 Key = tuple[int, datetime]
 _RESOLVED_LATE = timedelta(days=35)  # longer than a run may last

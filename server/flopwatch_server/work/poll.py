@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
-from flopwatch_server.scheduler import sources
 from flopwatch_server.scheduler.records import JobRecord, Scheduler, SchedulerError
+from flopwatch_server.scheduler.repository import sources
 
 log = logging.getLogger(__name__)
 SOURCE = "slurm"
