@@ -15,9 +15,9 @@ from flopwatch import wire
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Thresholds
-from flopwatch_server.telemetry.minutes import _LOCK as LOCK
 from flopwatch_server.telemetry.minutes import recompute_minutes
 from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS, STATES
+from flopwatch_server.telemetry.repository.minutes import MINUTES
 from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, device, ingest_client, query, sampled
 from tests.lab.processes import wait_for
 
@@ -132,16 +132,18 @@ def test_a_minute_is_known_from_exactly_the_coverage_that_is_asked_for(
     assert states(still_house.database) == {MINUTE: state}
 
 
-def test_a_sample_that_ends_with_a_minute_belongs_to_it(
+def test_a_sample_that_ends_with_a_minute_belongs_to_it_and_a_minute_is_made_once_it_is_over(
     agent: IngestClient, still_house: House
 ) -> None:
     post(agent, [(NOW_SECONDS - 60, IDLE), (NOW_SECONDS - 50, IDLE), (NOW_SECONDS, IDLE),
                  (NOW_SECONDS + 10, IDLE)])  # fmt: skip
     recompute_minutes(still_house)
-    received = query(
-        still_house.database, "SELECT minute, samples_received FROM device_minutes ORDER BY minute"
-    )
-    assert received == [(MINUTE - timedelta(minutes=1), 1), (MINUTE, 2), (NOW, 1)]
+    received = "SELECT minute, samples_received FROM device_minutes ORDER BY minute"
+    over = [(MINUTE - timedelta(minutes=1), 1), (MINUTE, 2)]
+    assert query(still_house.database, received) == over
+    still_house.clock = lambda: NOW + timedelta(minutes=1)
+    recompute_minutes(still_house)
+    assert query(still_house.database, received) == [*over, (NOW, 1)]
 
 
 def test_means_extremes_energy_and_coverage_by_hand(
@@ -323,7 +325,7 @@ def test_a_recomputation_waits_for_the_end_of_another(
     post_minute(agent, [IDLE] * 6)
     second = threading.Thread(target=recompute_minutes, args=(still_house,))
     with database.session() as first:
-        first.execute(select(func.pg_advisory_xact_lock(LOCK)))
+        first.execute(select(func.pg_advisory_xact_lock(MINUTES.lock)))
         second.start()
         wait_for(lambda: query(database, waiting), "the second waits", 20)
         assert query(database, "SELECT count(*) FROM dirty_marks") == [(1,)]

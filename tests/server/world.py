@@ -95,6 +95,7 @@ class World:
 
     def minute(self, device: Device, minute: datetime, state: str, **columns: float | None) -> None:
         known = {"samples_received": 6, "samples_expected": 6, "samples_suspect": 0}
+        ensure_days(self.session, [minute.date()])
         self.session.execute(
             insert(device_minutes).values(
                 device_id=device.id, minute=minute, state=STATES.index(state), **known | columns

@@ -1,7 +1,8 @@
 """Samples and what is recomputed from them, reports of training processes, gaps and reasons.
 
-`samples` is partitioned by day of `ts`; rows enter by binary COPY only. A sample carries no job id:
-it meets allocations when read. Everything else here can be recomputed from it.
+Samples, minutes and hours are the three tiers of what is known of a device, each made of the one
+before and kept longer; all are partitioned by time (`database.partitions`). Samples enter by binary
+COPY only. A sample carries no job id: it meets allocations when read.
 """
 
 from datetime import datetime
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Index,
+    LargeBinary,
     PrimaryKeyConstraint,
     SmallInteger,
     Table,
@@ -22,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from flopwatch.metrics import COLUMNS
-from flopwatch_server.database.base import Base, Key, UtcDateTime
+from flopwatch_server.database.base import Base, UtcDateTime
 
 samples = Table(
     "samples",
@@ -45,8 +47,18 @@ MAX_COLUMNS = ("sm_active", "tensor_active", "dram_active", "memory_used_mib", "
                "temperature_c")  # fmt: skip
 """Columns of which a minute also keeps the highest sample, as `<name>_max`."""
 
+SPREAD_COLUMNS = ("sm_active", "tensor_active", "dram_active")
+"""Ratios of which an hour also keeps how they were spread, as `<name>_points`."""
+
 STATES = ("unknown", "idle", "low", "active")
 """A device-minute's state is stored as a position in this list."""
+
+
+def _measures() -> list[Column[Any]]:
+    """What minutes and hours keep of the metrics."""
+    names = ["energy_joules", "sm_min", "sm_max", *MEAN_COLUMNS]
+    return [Column(name, REAL) for name in (*names, *(f"{name}_max" for name in MAX_COLUMNS))]
+
 
 device_minutes = Table(
     "device_minutes",
@@ -57,23 +69,53 @@ device_minutes = Table(
     Column("samples_received", SmallInteger, nullable=False),
     Column("samples_expected", SmallInteger, nullable=False),
     Column("samples_suspect", SmallInteger, nullable=False),
-    Column("energy_joules", REAL),
-    Column("sm_min", REAL),
-    Column("sm_max", REAL),
-    *(Column(name, REAL) for name in MEAN_COLUMNS),
-    *(Column(f"{name}_max", REAL) for name in MAX_COLUMNS),
+    *_measures(),
     Index("ix_device_minutes_minute", "minute"),
+    postgresql_partition_by="RANGE (minute)",
 )
 """One device over [minute, minute + 60 s): state, coverage, means and maxima of its samples."""
 
+device_hours = Table(
+    "device_hours",
+    Base.metadata,
+    Column("device_id", BigInteger, primary_key=True),
+    Column("hour", UtcDateTime, primary_key=True),
+    *(Column(f"{state}_minutes", SmallInteger, nullable=False) for state in STATES),
+    Column("samples_received", SmallInteger, nullable=False),
+    Column("samples_expected", SmallInteger, nullable=False),
+    Column("samples_suspect", SmallInteger, nullable=False),
+    *_measures(),
+    *(Column(f"{name}_points", LargeBinary) for name in SPREAD_COLUMNS),
+    postgresql_partition_by="RANGE (hour)",
+)
+"""One device over [hour, hour + 60 min): minutes by state, coverage, means and maxima of minutes.
 
-class DirtyMark(Base):
-    """A device-minute to recompute. Append-only: consumed by DELETE ... RETURNING."""
+Minutes without any sample are in no state: the four numbers add up to the minutes that are known
+of. `<name>_points` has one byte for each minute whose mean is known, that mean in whole points
+rounded down (0 to 100), in no order. So it holds a histogram with bins of one point in at most 60
+bytes; two are merged by putting one behind the other, and a quantile of minute means that is read
+from it, in the middle of its point, is wrong by half a point at most.
+"""
 
-    __tablename__ = "dirty_marks"
-    id: Mapped[Key]
-    device_id: Mapped[int]
-    minute: Mapped[datetime]
+# Work to be done again. Append-only: a mark is consumed by DELETE ... RETURNING and never changed,
+# so that what is written while it is consumed brings a mark of its own.
+dirty_marks = Table(
+    "dirty_marks",
+    Base.metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("device_id", BigInteger, nullable=False),
+    Column("minute", UtcDateTime, nullable=False),
+)
+"""A device-minute that has new samples."""
+
+dirty_hours = Table(
+    "dirty_hours",
+    Base.metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("device_id", BigInteger, nullable=False),
+    Column("hour", UtcDateTime, nullable=False),
+)
+"""A device-hour that has new minutes."""
 
 
 class MetricState(Base):

@@ -1,0 +1,44 @@
+"""Every read of telemetry, and how its tiers are made of one another."""
+
+from flopwatch_server.telemetry.repository.holdings import (
+    MINUTE,
+    SAMPLE,
+    AnyRow,
+    allocations_of,
+    epoch_seconds,
+    held,
+    instant,
+    interval,
+    minute_counts,
+    of_run,
+    sample_counts,
+)
+from flopwatch_server.telemetry.repository.newest import newest_of_run, newest_power
+from flopwatch_server.telemetry.repository.series import (
+    gaps_of,
+    minute_points,
+    present_minutes,
+    present_samples,
+    sample_points,
+)
+
+__all__ = [
+    "MINUTE",
+    "SAMPLE",
+    "AnyRow",
+    "allocations_of",
+    "epoch_seconds",
+    "gaps_of",
+    "held",
+    "instant",
+    "interval",
+    "minute_counts",
+    "minute_points",
+    "newest_of_run",
+    "newest_power",
+    "of_run",
+    "present_minutes",
+    "present_samples",
+    "sample_counts",
+    "sample_points",
+]
