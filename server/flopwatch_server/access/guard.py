@@ -2,6 +2,7 @@
 
 It stands before Dash, whose own hooks see neither deep links nor websockets. It finds out who asks
 and puts the answer into the scope's state as `principal` or `machine`: there is no other source.
+`session_id` stands beside a principal, for what outlives its handshake and has to ask again.
 """
 
 import asyncio
@@ -114,7 +115,8 @@ class Guard:
                     {"www-authenticate": "Bearer"},
                 )
             return None
-        state["principal"] = await self._person(headers)
+        state["session_id"] = self._session_id(headers)
+        state["principal"] = await self._person(state["session_id"])
         if state["principal"] is None:
             return _sign_in_first(scope, headers)
         return _cross_site(scope, headers)
@@ -138,10 +140,13 @@ class Guard:
                 tokens.touch(session, {identity.token_id}, self._clock())
             return identity
 
-    async def _person(self, headers: Headers) -> Principal | None:
+    def _session_id(self, headers: Headers) -> str | None:
+        """The session that a person comes with; nobody has one where nobody signs in."""
+        return None if self._settings.sign_in == "demo" else cookie(headers)
+
+    async def _person(self, session_id: str | None) -> Principal | None:
         if self._settings.sign_in == "demo":
             return Principal("demo", "admin")
-        session_id = cookie(headers)
         if not session_id:
             return None
         return await asyncio.to_thread(self._session, session_id)

@@ -3,9 +3,10 @@
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select
+from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.models import BrowserSession, LocalAccount
@@ -57,17 +58,30 @@ def sign_out(session: Session, session_id: str) -> None:
 
 def principal_of(session: Session, session_id: str, now: datetime) -> Principal | None:
     """Whose session this is; None if it has ended, idled for 8 h or begun 24 h ago."""
-    found = session.scalar(
-        select(BrowserSession).where(
-            BrowserSession.id_hash == _digest(session_id),
-            BrowserSession.created_at > now - ABSOLUTE,
-            BrowserSession.last_used_at > now - IDLE,
-        )
-    )
+    found = session.scalar(_alive(now).where(BrowserSession.id_hash == _digest(session_id)))
     if found is None:
         return None
     if now - found.last_used_at > timedelta(minutes=1):
         found.last_used_at = now
+    return _principal(found)
+
+
+def principals_of(
+    session: Session, session_ids: Collection[str], now: datetime
+) -> dict[str, Principal]:
+    """Whose sessions these are, without those that have ended. To look is no use of a session."""
+    ids = {_digest(session_id): session_id for session_id in session_ids}
+    alive = session.scalars(_alive(now).where(BrowserSession.id_hash.in_(ids)))
+    return {ids[found.id_hash]: _principal(found) for found in alive}
+
+
+def _alive(now: datetime) -> Select[BrowserSession]:
+    return select(BrowserSession).where(
+        BrowserSession.created_at > now - ABSOLUTE, BrowserSession.last_used_at > now - IDLE
+    )
+
+
+def _principal(found: BrowserSession) -> Principal:
     return Principal(found.name, "admin")
 
 
