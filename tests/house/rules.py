@@ -32,7 +32,7 @@ def violations(root: Path) -> Iterator[str]:
             text = path.read_text()
             lines = text.count("\n")
             if lines > MAX_LINES:
-                yield f"{place}:{lines}: longer than {MAX_LINES} lines: split it by what it is about"
+                yield f"{place}:{lines}: longer than {MAX_LINES} lines: split it by subject"
             tree = ast.parse(text)
             if room == "server" and not _may_hold_sql(path):
                 yield from (f"{place}:{line}: {problem}" for line, problem in _sql(tree))

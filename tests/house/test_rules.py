@@ -48,7 +48,7 @@ BROKEN = {
     ),
     "a reader called in the event loop": (
         PAGE,
-        "def read(visit: Visit):\n    return 1\n\n\nasync def show(visit):\n    return read(visit)\n",
+        "def read(visit: Visit):\n    return 1\n\n\nasync def show(v):\n    return read(v)\n",
         "6: read reads in the event loop: `await call(read, …)`",
     ),
     "a long file": ("agent/flopwatch/wire.py", "x = 1\n" * 401, "401: longer than 400 lines"),
