@@ -10,11 +10,13 @@ from flopwatch.wire import (
     Batch,
     Device,
     Epoch,
+    Event,
     Evidence,
     Gap,
     HostUsage,
     Missing,
     Samples,
+    Source,
     encode_batch,
 )
 from flopwatch_agent.inventory import Key
@@ -36,9 +38,13 @@ class BatchBuilder:
         )
 
     def add_interval(self, key: Key, interval: Interval) -> None:
-        """Add a row; where too few readings came for one, the gap that this leaves."""
+        """Add a row and what happened; where too few readings came, the gap that this leaves."""
         if key not in self.index:
             return
+        self._batch.events += [
+            Event(self.index[key], float(each.second), each.kind, each.value, each.detail)
+            for each in interval.happenings
+        ]
         if interval.covered:
             self._batch.samples.device.append(self.index[key])
             self._batch.samples.time.append(interval.end)
@@ -60,6 +66,10 @@ class BatchBuilder:
     def add_missing(self, changes: Iterable[Missing]) -> None:
         """Add metrics that lost or regained their value."""
         self._batch.missing += changes
+
+    def add_sources(self, changes: Iterable[Source]) -> None:
+        """Add devices whose activity comes from another collector now."""
+        self._batch.sources += changes
 
     def add_evidence(self, evidence: Iterable[Evidence]) -> None:
         """Add signs of who holds which GPU."""

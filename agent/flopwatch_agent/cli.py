@@ -11,6 +11,7 @@ from pathlib import Path
 from socket import gethostname
 
 from flopwatch.wire import DEFAULT_SOCKET, NODE
+from flopwatch_agent import collectors
 from flopwatch_agent.daemon import Agent, Settings
 from flopwatch_agent.transport import read_token
 
@@ -56,7 +57,11 @@ def _settings() -> Settings:
         description="Read this node's GPUs and send their figures to the Flopwatch server.",
         epilog=f"Each option may also be set as {_ENVIRONMENT}NAME in the environment.",
     )
-    for name, default, meaning in _OPTIONS:
+    of_collectors = [each for entry in collectors.registered() for each in entry.settings]
+    for name, default, meaning in (
+        *_OPTIONS,
+        *((each.name, each.default, each.meaning) for each in of_collectors),
+    ):
         value = os.environ.get(_ENVIRONMENT + name.upper().replace("-", "_"), default)
         parser.add_argument(
             f"--{name}",
@@ -75,4 +80,7 @@ def _settings() -> Settings:
         cgroup=Path(given.cgroup),
         prolog_dir=Path(given.prolog_dir),
         slurmd_name=given.slurmd_name or None,
+        collectors={
+            each.name: getattr(given, each.name.replace("-", "_")) for each in of_collectors
+        },
     )

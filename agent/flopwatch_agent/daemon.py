@@ -6,9 +6,9 @@ threads of their own, so that one that hangs costs its own figures only.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import uniform
@@ -27,7 +27,7 @@ from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
 from flopwatch_agent.shipper import Shipper
 from flopwatch_agent.spool import MEMORY_BATCHES, Spool
-from flopwatch_agent.states import MetricStates
+from flopwatch_agent.states import MetricStates, SourceStates
 from flopwatch_agent.ticker import Ticker, interval_end
 from flopwatch_agent.transport import Connection
 
@@ -51,6 +51,7 @@ class Settings:
     cgroup: Path
     prolog_dir: Path
     slurmd_name: str | None
+    collectors: Mapping[str, str] = field(default_factory=dict)
 
 
 class Agent:
@@ -68,11 +69,12 @@ class Agent:
         self._shipper = Shipper(self._spool, connection, uniform)
         self._writer = Writer(self._spool, self._shipper)
         self._ticker = Ticker(now, wait)
-        self._inventory = Inventory(Driver(), collectors.load())
+        self._inventory = Inventory(Driver(), collectors.start(settings.collectors))
         self._host = HostLane(
             host.HostCollector(settings.proc, settings.cgroup, settings.slurmd_name)
         )
         self._states = MetricStates()
+        self._sources = SourceStates()
         proc, slurmd_name = settings.proc, settings.slurmd_name
         self._processes = ProcessEvidence(lambda pid: process.owner_of(proc, pid, slurmd_name))
         self._reports = ReportBook(lambda pid: process.proven_job(proc, pid, slurmd_name), now)
@@ -94,8 +96,10 @@ class Agent:
                 _log.warning("the clock was turned back: a new epoch begins")
                 self._assemble()
                 self._epoch.advance()
+                self._sources.forget()
                 self._next_end = None
             self._tick(tick.second)
+        self._inventory.close()
         self._assemble()
         self._writer.finish()
         self._shipper.finish(_LAST_SEND_SECONDS)
@@ -121,6 +125,7 @@ class Agent:
         lost = self._spool.take_gaps()
         if lost:
             self._states.forget()
+            self._sources.forget()
         gaps, self._gaps = self._gaps, []
         closed, self._closed = self._closed, []
         builder = BatchBuilder(
@@ -130,6 +135,7 @@ class Agent:
             since = interval.end - SAMPLE_PERIOD_SECONDS
             builder.add_interval(key, interval)
             builder.add_missing(self._states.of_interval(key, builder.index, interval, since))
+            builder.add_sources(self._sources.of_interval(key, builder.index, interval, since))
         for key in self._inventory.stuck:
             builder.add_missing(self._states.of_stuck(key, builder.index, now))
         pids = {key: interval.pids for key, interval in closed}

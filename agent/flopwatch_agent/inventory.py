@@ -1,16 +1,16 @@
 """The devices of this node, each read in its own lane so that one that wedges stops no other."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
 from flopwatch.wire import Device
-from flopwatch_agent.collectors import Reader
+from flopwatch_agent.collectors import Active
 from flopwatch_agent.collectors.driver import Discovery, Driver, Found
 from flopwatch_agent.collectors.nvml import compute_pids
 from flopwatch_agent.lanes import Lane
-from flopwatch_agent.sampler import DeviceSampler, Interval
+from flopwatch_agent.sampler import DeviceSampler, Interval, Worker
 
 _log = logging.getLogger(__name__)
 
@@ -20,14 +20,18 @@ Key = tuple[str, str, str]
 DEADLINE_SECONDS = 0.8
 """How long a tick waits for its devices; they are read at the same time."""
 
+_SOURCES_SHARE = 0.25
+"""Of the deadline, for sources of the whole node: what a page tells is newer then."""
+
 
 class _Member:
     """A device, its lane, and what its readers accumulate."""
 
-    def __init__(self, found: Found, sources: dict[str, Callable[[Found], Reader]]) -> None:
+    def __init__(self, found: Found, active: Sequence[Active]) -> None:
         self.device = found.device
         self.sampler = DeviceSampler(
-            [opener(found) for opener in sources.values()], partial(compute_pids, found)
+            [Worker(each.collector, each.source.open(found)) for each in active],
+            partial(compute_pids, found),
         )
         self.lane = Lane(f"device {found.device.uuid} {found.device.instance}")
         self.pending: Future[list[Interval]] | None = None
@@ -55,11 +59,11 @@ class Inventory:
     def __init__(
         self,
         driver: Driver,
-        sources: dict[str, Callable[[Found], Reader]],
+        active: Sequence[Active],
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self._driver = driver
-        self._sources = sources
+        self._active = active
         self._deadline_seconds = deadline_seconds
         self._members: dict[Key, _Member] = {}
         self._lane = Lane("discovery")
@@ -78,6 +82,8 @@ class Inventory:
     def tick(self, second: int) -> list[tuple[Key, Interval]]:
         """Read every device whose last call has returned; return the intervals closed."""
         closed = self._harvest()
+        begun = [each.source.tick(second) for each in self._active]
+        wait([future for future in begun if future], self._deadline_seconds * _SOURCES_SHARE)
         started = []
         for member in self._members.values():
             if member.pending is None:
@@ -88,6 +94,11 @@ class Inventory:
         for member in self._members.values():
             self._note(member)
         return closed
+
+    def close(self) -> None:
+        """End what the sources began."""
+        for each in self._active:
+            each.source.close()
 
     def discover(self) -> None:
         """Look for devices, old and new, and wait for the answer no longer than for a tick."""
@@ -128,11 +139,11 @@ class Inventory:
         for key, found in seen.items():
             member = self._members.get(key)
             if member is None:
-                self._members[key] = _Member(found, self._sources)
+                self._members[key] = _Member(found, self._active)
             elif member.lost and not member.stuck:
                 # It answers again, maybe under another handle.
                 member.lane.start(member.sampler.close)
-                self._members[key] = _Member(found, self._sources)
+                self._members[key] = _Member(found, self._active)
             else:
                 member.device = found.device
         if discovery.complete:

@@ -1,9 +1,11 @@
-"""Which metrics have no value, and why: told when it changes, and in full at the start."""
+"""Which metrics have no value, and where activity comes from: told when it changes, and in full at
+the start."""
 
 from collections.abc import Mapping
 
 from flopwatch.metrics import COLUMNS, Reason
-from flopwatch.wire import Missing
+from flopwatch.wire import Missing, Source
+from flopwatch_agent.choice import Chosen
 from flopwatch_agent.inventory import Key
 from flopwatch_agent.sampler import Interval
 
@@ -46,8 +48,30 @@ class MetricStates:
         return changes
 
 
+class SourceStates:
+    """Remembers for every device which source the server was told of."""
+
+    def __init__(self) -> None:
+        self._told: dict[Key, Chosen] = {}
+
+    def of_interval(
+        self, key: Key, index: Mapping[Key, int], interval: Interval, since: float
+    ) -> list[Source]:
+        """What an interval changes."""
+        chosen = interval.source
+        if key not in index or self._told.get(key) == chosen:
+            return []
+        self._told[key] = chosen
+        passed_over = dict(chosen.passed_over)
+        return [Source(index[key], chosen.name, chosen.period_seconds, since, passed_over)]
+
+    def forget(self) -> None:
+        """Tell everything again: a batch that told some of it was lost, or a new epoch began."""
+        self._told.clear()
+
+
 def _reason(interval: Interval, metric: str) -> Reason | None:
-    value = interval.values.get(metric, "unsupported")
+    value = interval.values.get(metric, "absent")
     if isinstance(value, str):
         return value
     return None if interval.covered else "stale"

@@ -1,6 +1,6 @@
 """A driver with two GPUs in this process, whose clock a test moves second by second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,10 @@ START = 1_700_000_000  # a multiple of ten
 class Bench:
     """An inventory over the fake driver, and the one clock of both."""
 
-    def __init__(self, driver: FakeDriver) -> None:
+    def __init__(self, driver: FakeDriver, settings: Mapping[str, str] | None = None) -> None:
         self.driver = driver
-        self.inventory = Inventory(Driver(), collectors.load(), deadline_seconds=5.0)
+        self.active = collectors.start(settings)
+        self.inventory = Inventory(Driver(), self.active, deadline_seconds=5.0)
         self.inventory.discover()
 
     def seconds(
@@ -50,6 +51,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 @pytest.fixture
-def bench(driver: FakeDriver) -> Bench:
+def bench(driver: FakeDriver) -> Iterator[Bench]:
     """The agent's inventory over those GPUs."""
-    return Bench(driver)
+    made = Bench(driver)
+    yield made
+    made.inventory.close()

@@ -61,7 +61,7 @@ def test_a_wedged_driver_call_costs_one_device_and_the_tick_no_time(
 
 
 def test_a_slow_call_is_stuck_until_it_returns(bench: Bench) -> None:
-    fast = Inventory(bench.inventory._driver, bench.inventory._sources, deadline_seconds=0.1)
+    fast = Inventory(bench.inventory._driver, bench.active, deadline_seconds=0.1)
     fast.discover()
     bench.driver.set(0, delay_ms="60")  # of each of some thirty calls
     bench.driver.write()

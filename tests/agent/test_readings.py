@@ -222,7 +222,7 @@ def test_processes_are_listed_with_the_interval(bench: Bench) -> None:
 def test_without_a_driver_there_are_no_devices_until_it_is_loaded(driver: FakeDriver) -> None:
     driver.init_error = 9  # driver not loaded
     driver.write()
-    inventory = Inventory(Driver(), collectors.load())
+    inventory = Inventory(Driver(), collectors.start())
     inventory.discover()
     assert inventory.devices == {}
     driver.init_error = 0

@@ -11,14 +11,23 @@ from typing import Any
 
 import pynvml
 
-from flopwatch.metrics import BY_NAME, ENGINE_LOW_THRESHOLD, METRICS, SAMPLE_PERIOD_SECONDS, Reason
-from flopwatch_agent.collectors import MINIMUM_READINGS, Value, plausible, source
+from flopwatch.metrics import BY_NAME, SAMPLE_PERIOD_SECONDS, Reason
+from flopwatch_agent.collectors import (
+    MINIMUM_READINGS,
+    WINDOW_METRICS,
+    DriverSource,
+    Folded,
+    Settings,
+    Source,
+    Value,
+    collector,
+    plausible,
+)
 from flopwatch_agent.collectors.driver import Found, reason_of
+from flopwatch_agent.collectors.seconds import Seconds
 from flopwatch_agent.ticker import interval_end
 
-_WINDOW_METRICS = tuple(metric.name for metric in METRICS if metric.gpm_id is not None)
 _SECOND_METRICS = ("engine_active", "sm_active")
-_FOLDED_METRICS = ("engine_low_share", "sm_min", "sm_max")
 
 
 @dataclass
@@ -29,7 +38,12 @@ class _Sample:
     second: int = 0
 
 
-@source("gpm")
+@collector("gpm", cost_milliseconds=5, rank=1)
+def open_gpm(settings: Settings) -> Source:
+    """First choice: true means, no daemon, and no fight with users' profilers."""
+    return DriverSource(GpmReader)
+
+
 class GpmReader:
     """Window means of one device. Three samples go round: interval start, latest, next."""
 
@@ -40,8 +54,7 @@ class GpmReader:
         self._start: _Sample | None = None
         self._latest: _Sample | None = None
         self._reason: Reason | None = None
-        self._engine: list[float] = []
-        self._sm: list[float] = []
+        self._seconds = Seconds()
 
     def read(self, second: int) -> bool:
         """Take a sample and read the window from the last one, if that lies in this interval."""
@@ -53,27 +66,25 @@ class GpmReader:
         interval_start = interval_end(second) - SAMPLE_PERIOD_SECONDS
         if self._latest is not None and self._latest.second >= interval_start:
             window = self._means(self._latest, sample, _SECOND_METRICS)
-            _keep(self._engine, window["engine_active"])
-            _keep(self._sm, window["sm_active"])
+            self._seconds.keep(window["engine_active"], window["sm_active"])
         if self._start is None or self._start.second < interval_start:
             self._start = sample
         self._latest = sample
         return True
 
-    def fold(self, end: int) -> dict[str, Value]:
+    def fold(self, end: int) -> Folded:
         """Means over the interval, or over what was covered of it if that is half at least."""
         start, latest = self._start, self._latest
         reason = self._reason or "stale"
         if start is None or latest is None or latest.second - start.second < MINIMUM_READINGS:
-            values: dict[str, Value] = dict.fromkeys(_WINDOW_METRICS, reason)
+            values: dict[str, Value] = dict.fromkeys(WINDOW_METRICS, reason)
         else:
-            values = self._means(start, latest, _WINDOW_METRICS)
-        values |= self._seconds(values)
+            values = self._means(start, latest, WINDOW_METRICS)
+        values |= self._seconds.fold(values)
         self._start = latest if latest is not None and latest.second == end else None
         self._reason = None
-        self._engine.clear()
-        self._sm.clear()
-        return values
+        reasons = [value for value in values.values() if isinstance(value, str)]
+        return Folded(values, reasons[0] if len(reasons) == len(values) else None)
 
     def close(self) -> None:
         """Free the samples."""
@@ -81,20 +92,6 @@ class GpmReader:
             pynvml.nvmlGpmSampleFree(sample.handle)
         self._samples.clear()
         self._start = self._latest = None
-
-    def _seconds(self, values: dict[str, Value]) -> dict[str, Value]:
-        """What the one-second windows tell; without enough of them the reason of the means."""
-        folded: dict[str, Value] = {}
-        for metric, of in zip(_FOLDED_METRICS, ("engine_active", "sm_active", "sm_active"),
-                              strict=True):  # fmt: skip
-            value = values[of]
-            folded[metric] = value if isinstance(value, str) else "stale"
-        if len(self._engine) >= MINIMUM_READINGS:
-            low = sum(value < ENGINE_LOW_THRESHOLD for value in self._engine)
-            folded["engine_low_share"] = low / len(self._engine)
-        if len(self._sm) >= MINIMUM_READINGS:
-            folded |= {"sm_min": min(self._sm), "sm_max": max(self._sm)}
-        return folded
 
     def _take(self, second: int) -> _Sample:
         """Sample into the one of the three that is not in use."""
@@ -134,8 +131,3 @@ def _value(name: str, answer: Any) -> Value:
     if math.isnan(answer.value):
         return "absent"
     return plausible(name, answer.value * BY_NAME[name].gpm_scale)
-
-
-def _keep(values: list[float], value: Value) -> None:
-    if not isinstance(value, str):
-        values.append(value)

@@ -6,19 +6,30 @@ from typing import Any
 
 import pynvml
 
-from flopwatch.metrics import SAMPLE_PERIOD_SECONDS, SUBSAMPLE_PERIOD_SECONDS, Reason
-from flopwatch_agent.collectors import MINIMUM_READINGS, Value, plausible, source
+from flopwatch.metrics import SAMPLE_PERIOD_SECONDS, Reason
+from flopwatch_agent.collectors import (
+    MINIMUM_READINGS,
+    DriverSource,
+    Folded,
+    Settings,
+    Source,
+    Value,
+    collector,
+    plausible,
+)
 from flopwatch_agent.collectors.driver import Found, reason_of
 
-# What holds a clock down against its will: power cap, slowdowns, heat, power brake. Not idleness,
-# and not clocks that somebody set (NVML's nvmlClocksEventReasons).
-_THROTTLING = (
-    pynvml.nvmlClocksEventReasonSwPowerCap
-    | pynvml.nvmlClocksEventReasonHwSlowdown
-    | pynvml.nvmlClocksEventReasonSwThermalSlowdown
-    | pynvml.nvmlClocksEventReasonHwThermalSlowdown
-    | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
-)
+THROTTLING = {
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power cap",
+    pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "heat (software)",
+    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "heat (hardware)",
+    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+}
+"""What holds a clock down against its will. Not idleness, and not clocks that somebody set (NVML's
+nvmlClocksEventReasons)."""
+
+_ANY_THROTTLING = sum(THROTTLING)
 _MOST_PIDS = 256
 
 
@@ -28,7 +39,7 @@ def _memory_used_mib(handle: Any) -> float:
 
 
 def _throttled(handle: Any) -> float:
-    return float(bool(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle) & _THROTTLING))
+    return float(bool(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle) & _ANY_THROTTLING))
 
 
 # Read from the GPU, also for a MIG instance: its instances share clock and heat.
@@ -46,7 +57,12 @@ _WHOLE_ONLY: dict[str, Callable[[Any], float]] = {
 }
 
 
-@source("nvml")
+@collector("nvml", cost_milliseconds=20)
+def open_nvml(settings: Settings) -> Source:
+    """Always: no other source is needed for these."""
+    return DriverSource(NvmlReader)
+
+
 class NvmlReader:
     """Means of the interval's readings; energy is the difference between its ends."""
 
@@ -82,9 +98,9 @@ class NvmlReader:
             self._energy.read(second)
         return answered
 
-    def fold(self, end: int) -> dict[str, Value]:
+    def fold(self, end: int) -> Folded:
         """The means, a reason where there were too few readings, and the energy."""
-        values: dict[str, Value] = {"source_period": float(SUBSAMPLE_PERIOD_SECONDS)}
+        values: dict[str, Value] = {}
         for metric in self._readings:
             if self._counts[metric] >= MINIMUM_READINGS:
                 values[metric] = self._sums[metric] / self._counts[metric]
@@ -97,7 +113,7 @@ class NvmlReader:
         self._sums.clear()
         self._counts.clear()
         self._reasons.clear()
-        return values
+        return Folded(values)
 
     def close(self) -> None:
         """Nothing was lent."""
