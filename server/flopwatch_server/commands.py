@@ -15,7 +15,7 @@ from flopwatch_server.database.embedded import EmbeddedPostgresError, attach
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.opening import UnusableDatabaseError, opened
 from flopwatch_server.fleet.clusters import ensure_cluster
-from flopwatch_server.settings import SettingsError, load_settings
+from flopwatch_server.settings import Settings, SettingsError, load_settings
 
 
 def token() -> None:
@@ -65,12 +65,17 @@ def _set_password(
     print(f"{name} can sign in now, with FLOPWATCH_SIGN_IN=local")
 
 
-@contextmanager
-def _database() -> Iterator[Database]:
+def settings_or_exit() -> Settings:
+    """Settings from the environment; what is wrong with them ends the command, said in one line."""
     try:
-        settings = load_settings()
+        return load_settings()
     except SettingsError as error:
         sys.exit(str(error))
+
+
+@contextmanager
+def _database() -> Iterator[Database]:
+    settings = settings_or_exit()
     with ExitStack() as stack:
         try:
             url = stack.enter_context(attach(settings.database_url, settings.data_dir))

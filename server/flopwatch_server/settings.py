@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, RedisDsn, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -58,6 +58,27 @@ class Settings(BaseSettings):
         default=None, description="Site's own rows for the table of GPU peaks."
     )
     thresholds: Thresholds = Thresholds()
+    redis_url: RedisDsn | None = Field(
+        default=None, description="Where worker and beat meet: redis:// or rediss://."
+    )
+    work: Literal["in_process", "celery"] = Field(
+        default="in_process",
+        validate_default=True,
+        description="Who does the periodic work: the server, or 'flopwatch worker' and 'beat'.",
+    )
+
+    @field_validator("work")
+    @classmethod
+    def _has_what_it_needs(cls, work: str, others: ValidationInfo) -> str:
+        """Processes apart need a database and a Redis that each of them can reach."""
+        needed = {"redis_url": "a Redis", "database_url": "a PostgreSQL"}
+        if work == "celery":
+            for name, what in needed.items():
+                if others.data.get(name, "invalid") is None:
+                    raise ValueError(f"celery needs {what} in FLOPWATCH_{name.upper()}")
+        elif others.data.get("redis_url") is not None:
+            raise ValueError("in_process has no use for FLOPWATCH_REDIS_URL: give both or neither")
+        return work
 
 
 class SettingsError(ValueError):
