@@ -21,6 +21,7 @@ from flopwatch.wire import (
 )
 from flopwatch_agent.inventory import Key
 from flopwatch_agent.sampler import Interval
+from flopwatch_agent.spool import SpooledBatch
 
 
 class BatchBuilder:
@@ -83,11 +84,12 @@ class BatchBuilder:
         """Add CPU and memory of the node and of its jobs."""
         self._batch.host += usages
 
-    def finish(self) -> tuple[bytes, tuple[int, int]]:
-        """The encoded batch and the time (start, end] of its samples; (0, 0) without any."""
+    def finish(self) -> SpooledBatch:
+        """The encoded batch as the spool takes it."""
         times = self._batch.samples.time
         span = (min(times) - SAMPLE_PERIOD_SECONDS, max(times)) if times else (0, 0)
-        return encode_batch(self._batch, self._values), span
+        gaps = [gap for gap in self._batch.gaps if gap.device is None]
+        return SpooledBatch(encode_batch(self._batch, self._values), span, gaps)
 
 
 def _number(interval: Interval, metric: str) -> float:

@@ -23,6 +23,8 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("token-file", None, "file with this node's token, readable for its owner only"),
     ("node", gethostname().split(".")[0], "name of this node, as the scheduler knows it"),
     ("spool", "/var/lib/flopwatch/spool", "folder for batches not yet taken by the server"),
+    ("spool-mib", "1024", "MiB of batches to keep at most; the oldest go first"),
+    ("spool-hours", "47", "age in hours of the oldest batch worth sending: below the server's 48"),
     ("socket", DEFAULT_SOCKET, "socket that training processes report to"),
     ("proc", "/proc", "where the host's /proc is mounted"),
     ("cgroup", "/sys/fs/cgroup", "where the host's cgroups are mounted"),
@@ -34,11 +36,11 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
 def main() -> int:
     """Run the agent until SIGTERM or SIGINT; 2 where the command line is wrong."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    settings = _settings()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        settings = _settings()
         if not NODE.fullmatch(settings.node):
             raise ValueError(f"{settings.node!r} is no name of a node: --node needs {NODE.pattern}")
         read_token(settings.token_file)
@@ -83,4 +85,12 @@ def _settings() -> Settings:
         collectors={
             each.name: getattr(given, each.name.replace("-", "_")) for each in of_collectors
         },
+        spool_bytes=_amount("spool-mib", given.spool_mib) << 20,
+        spool_age_seconds=3600.0 * _amount("spool-hours", given.spool_hours),
     )
+
+
+def _amount(option: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError(f"--{option} needs a whole number above 0, not {text!r}")
+    return int(text)

@@ -5,7 +5,7 @@ threads of their own, so that one that hangs costs its own figures only.
 """
 
 import logging
-from collections import deque
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ from flopwatch_agent.lanes import Lane
 from flopwatch_agent.ownership import ProcessEvidence, process, prolog, prolog_evidence
 from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
-from flopwatch_agent.shipper import Shipper
-from flopwatch_agent.spool import MEMORY_BATCHES, Spool
+from flopwatch_agent.shipper import MOST_AGE_SECONDS, Shipper
+from flopwatch_agent.spool import DEFAULT_BYTES, MEMORY_BATCHES, Spool, SpooledBatch
 from flopwatch_agent.states import MetricStates, SourceStates
 from flopwatch_agent.ticker import Ticker, interval_end
 from flopwatch_agent.transport import Connection
@@ -51,6 +51,8 @@ class Settings:
     cgroup: Path
     prolog_dir: Path
     slurmd_name: str | None
+    spool_bytes: int = DEFAULT_BYTES
+    spool_age_seconds: float = MOST_AGE_SECONDS
     collectors: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,10 +65,12 @@ class Agent:
         """`now` is the wall clock; `wait` sleeps so many seconds, and says True to end it all."""
         self._settings = settings
         self._now = now
-        self._spool = Spool(settings.spool)
+        self._spool = Spool(settings.spool, settings.spool_bytes)
         self._epoch = EpochCounter(settings.spool, settings.proc, now)
         connection = Connection(settings.server, settings.token_file)
-        self._shipper = Shipper(self._spool, connection, uniform)
+        self._shipper = Shipper(
+            self._spool, connection, uniform, most_age_seconds=settings.spool_age_seconds
+        )
         self._writer = Writer(self._spool, self._shipper)
         self._ticker = Ticker(now, wait)
         self._inventory = Inventory(Driver(), collectors.start(settings.collectors))
@@ -103,6 +107,7 @@ class Agent:
         self._assemble()
         self._writer.finish()
         self._shipper.finish(_LAST_SEND_SECONDS)
+        self._spool.close()
 
     def _tick(self, second: int) -> None:
         end = interval_end(second)
@@ -144,8 +149,7 @@ class Agent:
         builder.add_evidence(prolog_evidence(now, held))
         builder.add_reports(self._reports.take())
         builder.add_host(self._host.take())
-        body, span = builder.finish()
-        self._gaps += self._writer.write(body, self._epoch.current.number, span)
+        self._gaps += self._writer.write(builder.finish())
 
 
 class HostLane:
@@ -180,17 +184,21 @@ class Writer:
         self._spool = spool
         self._shipper = shipper
         self._lane = Lane("spool")
-        self._waiting: deque[tuple[bytes, int, tuple[int, int]]] = deque()
+        self._lock = threading.Lock()
+        self._waiting: list[SpooledBatch] = []
         self._under_way: Future[None] | None = None
 
-    def write(self, body: bytes, epoch: int, span: tuple[int, int]) -> list[Gap]:
-        """Write soon. Returns the gap of a batch that has waited too long for the disk."""
-        self._waiting.append((body, epoch, span))
+    def write(self, batch: SpooledBatch) -> list[Gap]:
+        """Write soon. Returns the gaps of a batch that has waited too long for the disk."""
+        with self._lock:
+            self._waiting.append(batch)
+            dropped = self._waiting.pop(0) if len(self._waiting) > MEMORY_BATCHES else None
         self._under_way = self._lane.start(self._write_all) or self._under_way
-        if len(self._waiting) <= MEMORY_BATCHES:
+        if dropped is None:
             return []
-        _, _, (start, end) = self._waiting.popleft()
-        return [Gap(start, end, "the disk did not answer")] if end > start else []
+        start, end = dropped.span
+        own = [Gap(start, end, "the disk did not answer")] if end > start else []
+        return dropped.gaps + own
 
     def finish(self) -> None:
         """Write what waits, for as long as a slow disk may take."""
@@ -202,6 +210,10 @@ class Writer:
             wait([future], _LAST_WRITE_SECONDS)
 
     def _write_all(self) -> None:
-        while self._waiting:
-            self._spool.put(*self._waiting.popleft())
+        while True:
+            with self._lock:
+                batches, self._waiting = self._waiting, []
+            if not batches:
+                return
+            self._spool.put(batches)
             self._shipper.notify()

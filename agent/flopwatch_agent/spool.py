@@ -1,33 +1,48 @@
-"""The queue on disk: a batch is written here before it is sent and deleted after the answer.
+"""The queue on disk: a batch is written and synced here before it is sent, and kept until the
+server has it.
 
-One file a batch, named so that names sort by age:
-`<epoch>-<sequence>-<start>-<end>.batch`, its samples being of (start, end] (both 0 without any).
-Files are gzip, whose checksum finds a torn one. Whatever is lost becomes a `Gap`, which the next
-batch carries; when that batch is lost too, its gaps are taken over again.
+Batches stand in segments (segment.py), oldest first by their sequence: no clock has a say. What the
+disk does not take waits in memory. Whatever is lost becomes a gap (gaps.py).
 """
 
-import contextlib
+import fcntl
 import gzip
-import json
+import itertools
 import logging
 import os
 import re
 import threading
-import zlib
-from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from flopwatch.wire import MAX_DECODED_BYTES, Gap, split_batch
+from flopwatch.wire import Gap
+from flopwatch_agent.gaps import GapBook
+from flopwatch_agent.segment import MOST_RECORDS, SEGMENT_BYTES, Record, Segment, private, record_of
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_BYTES = 1 << 30
 MEMORY_BATCHES = 360
 """An hour of batches, kept in memory while the disk takes none."""
-REFUSED_FILES = 100
+REFUSED_BYTES = 4 << 20
 
-_NAME = re.compile(r"\d{10}-\d{10}-(\d{10})-(\d{10})\.batch")
-_BLOCK_BYTES = 4096
+_NAME = re.compile(r"(\d{20})\.segment")
+_WRITTEN_AT_ONCE = 16
+
+
+class SpoolBusy(OSError):
+    """Another agent works on the same folder."""
+
+
+@dataclass(frozen=True)
+class SpooledBatch:
+    """An encoded batch, the time (start, end] of its samples ((0, 0) without any), and the gaps of
+    the whole node that it tells."""
+
+    body: bytes
+    span: tuple[int, int]
+    gaps: list[Gap] = field(default_factory=list)
 
 
 class Spool:
@@ -36,190 +51,253 @@ class Spool:
     def __init__(
         self, folder: Path, most_bytes: int = DEFAULT_BYTES, memory_batches: int = MEMORY_BATCHES
     ) -> None:
+        """Lock the folder; raise SpoolBusy where another agent has it."""
         self._folder = folder
         self._refused = folder / "refused"
         self._most_bytes = most_bytes
+        self._segment_bytes = min(SEGMENT_BYTES, most_bytes // 4)
         self._memory_batches = memory_batches
         self._lock = threading.RLock()
-        self._memory: dict[str, bytes] = {}
-        self._gaps: list[Gap] = []
+        self._folder_lock: int | None = None
+        self._segments: list[Segment] = []
+        self._memory: dict[int, tuple[Record, bytes]] = {}
+        self._gaps = GapBook(folder / "gaps.json")
         self._sequence = 0
         self._complaint = ""
-        self._names = deque(sorted(self._found()))
-        self._bytes = sum(self._size(name) for name in self._names)
+        try:
+            self._enter()
+        except SpoolBusy:
+            raise
+        except OSError as error:
+            self._complain(error)
 
-    def __len__(self) -> int:
-        """How many batches wait."""
-        return len(self._names)
-
-    def put(self, body: bytes, epoch: int, span: tuple[int, int]) -> None:
-        """Keep a batch: on disk and synced, or in memory while the disk refuses."""
+    def close(self) -> None:
+        """Leave the folder to the next agent."""
         with self._lock:
-            self._sequence += 1
-            name = f"{epoch:010d}-{self._sequence:010d}-{span[0]:010d}-{span[1]:010d}.batch"
-            self._names.append(name)
-            self._memory[name] = gzip.compress(body, compresslevel=6, mtime=0)
+            for segment in self._segments:
+                segment.sealed = True
+            self._tidy()
+            if self._folder_lock is not None:
+                os.close(self._folder_lock)
+                self._folder_lock = None
+
+    def put(self, batches: Sequence[SpooledBatch]) -> None:
+        """Keep batches: on disk and synced, or in memory while the disk refuses."""
+        with self._lock:
+            for batch in batches:
+                body = gzip.compress(batch.body, compresslevel=6, mtime=0)
+                self._gaps.carried(self._remember(body, batch.span), batch.gaps)
             self._write_memory()
-            while self._bytes > self._most_bytes:
-                self._lose(self._names[0], "the spool was full")
-            while len(self._memory) > self._memory_batches:
-                self._lose(next(iter(self._memory)), "the spool could not be written")
+            while self._bytes() > self._most_bytes and len(self._segments) > 1:
+                self._drop(self._segments[0])
+            excess = max(0, len(self._memory) - self._memory_batches)
+            spare = [record for record, _ in itertools.islice(self._memory.values(), excess)]
+            self.lose(spare, "the spool could not be written")
 
-    def newest(self) -> str | None:
-        """The name of the newest batch."""
+    def newest(self) -> Record | None:
+        """The newest batch that waits."""
         with self._lock:
-            return self._names[-1] if self._names else None
+            if self._memory:
+                return next(reversed(self._memory.values()))[0]
+            for segment in reversed(self._segments):
+                if waiting := self._load(segment):
+                    return next(reversed(waiting.values()))
+            return None
 
-    def oldest(self) -> str | None:
-        """The name of the oldest batch."""
+    def oldest(self, count: int = 1) -> list[Record]:
+        """Up to so many of the oldest batches that wait, in order."""
         with self._lock:
-            return self._names[0] if self._names else None
+            for segment in list(self._segments):
+                if waiting := self._load(segment):
+                    return list(itertools.islice(waiting.values(), count))
+            return [record for record, _ in itertools.islice(self._memory.values(), count)]
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, record: Record) -> bytes | None:
         """The gzip body of a batch, or None if it is gone or turned out to be spoilt."""
         with self._lock:
-            if name not in self._names:
+            if record.sequence in self._memory:
+                return self._memory[record.sequence][1]
+            segment = self._segment_of(record)
+            if segment is None:
                 return None
             try:
-                body = self._load(name)
-                _unpack(body)
-            except (OSError, EOFError, ValueError, zlib.error) as error:
-                _log.error("batch %s is spoilt: %s", name, error)
-                self._lose(name, "a spool file was spoilt")
+                return segment.read(record)
+            except (OSError, ValueError) as error:
+                _log.error("a batch is lost: %s", error)
+                self.lose([record], "a spool file was spoilt")
                 return None
-            return body
 
-    def done(self, name: str) -> None:
-        """Delete a batch that the server has."""
+    def done(self, records: Sequence[Record]) -> None:
+        """Forget batches that the server has."""
         with self._lock:
-            if name in self._names:
-                self._remove(name)
+            for record in records:
+                self._gaps.delivered(record.sequence)
+                self._remove(record)
+            self._gaps.save()
+            self._tidy()
 
-    def refuse(self, name: str, cause: str) -> None:
+    def lose(self, records: Sequence[Record], cause: str) -> None:
+        """Give batches up unsent: their time, and the gaps that they were to tell, become gaps."""
+        with self._lock:
+            for record in records:
+                self._note_loss(record, cause)
+            self._gaps.save()  # before the batch is gone
+            for record in records:
+                self._remove(record)
+            self._tidy()
+
+    def refuse(self, record: Record, cause: str) -> None:
         """Set aside a batch that the server will never take, for a person to look at."""
         with self._lock:
-            if name not in self._names:
+            body = self.read(record)
+            if body is None:
                 return
             try:
-                self._set_aside(name)
+                self._set_aside(record, body)
             except OSError as error:
-                _log.warning("batch %s can't be set aside: %s", name, error)
-            self._lose(name, cause)
+                _log.warning("batch %d can't be set aside: %s", record.sequence, error)
+            self.lose([record], cause)
 
     def take_gaps(self) -> list[Gap]:
-        """What was lost since the last call."""
-        with self._lock:
-            gaps, self._gaps = self._gaps, []
-            return gaps
+        """What was lost, for the next batch to tell. Never waits for the disk."""
+        return self._gaps.take()
 
-    def _found(self) -> list[str]:
-        """What an earlier life left; also clears half-written files."""
-        names = []
+    def _enter(self) -> None:
+        """Lock the folder and take over what an earlier life left there; once in a life."""
+        if self._folder_lock is not None:
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = private(self._folder / "lock", os.O_RDONLY | os.O_CREAT)
         try:
-            self._refused.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for entry in os.scandir(self._folder):
-                if entry.name.endswith(".tmp"):
-                    Path(entry.path).unlink()
-                elif _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    names.append(entry.name)
-        except OSError as error:
-            _log.error("the spool %s is not usable: %s", self._folder, error)
-        return names
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._gaps.load()
+            self._segments = self._found()
+        except BlockingIOError as error:
+            os.close(lock)
+            raise SpoolBusy(f"another agent works on the spool {self._folder}") from error
+        except OSError:
+            os.close(lock)
+            raise
+        self._folder_lock = lock
+        if self._segments:
+            # No sequence of the newest segment is beyond this, so it need not be read now.
+            newest = int(self._segments[-1].path.stem)
+            self._sequence = max(self._sequence, newest + MOST_RECORDS)
+        for record, body in [self._memory.pop(sequence) for sequence in list(self._memory)]:
+            self._gaps.returned(record.sequence)
+            self._remember(body, (record.start, record.end))
+
+    def _found(self) -> list[Segment]:
+        names = sorted(
+            entry.name
+            for entry in os.scandir(self._folder)
+            if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+        )
+        return [Segment(self._folder / name) for name in names]
+
+    def _remember(self, body: bytes, span: tuple[int, int]) -> int:
+        self._sequence += 1
+        self._memory[self._sequence] = record_of(body, self._sequence, span), body
+        return self._sequence
 
     def _write_memory(self) -> None:
         """Move to disk what is in memory, oldest first, as far as the disk takes it."""
         try:
-            for name in list(self._memory):
-                self._write(name, self._memory[name])
-                del self._memory[name]
-                self._bytes += self._size(name)
+            self._enter()
+            while self._memory:
+                segment = self._writable(next(iter(self._memory.values()))[0])
+                items: list[tuple[Record, bytes]] = []
+                room = self._segment_bytes - segment.disk_bytes
+                for record, body in itertools.islice(self._memory.values(), _WRITTEN_AT_ONCE):
+                    room -= record.framed_bytes
+                    if items and room < 0:
+                        break
+                    items.append((record, body))
+                segment.append(items)
+                if segment not in self._segments:
+                    self._segments.append(segment)
+                for record, _ in items:
+                    del self._memory[record.sequence]
         except OSError as error:
-            self._say(f"the spool {self._folder} takes no batch ({error}); they wait in memory")
+            self._complain(error)
         else:
             self._say("")
+        self._gaps.save()
 
-    def _write(self, name: str, body: bytes) -> None:
-        """Write, sync, rename, sync the folder: after that no crash can lose or tear it."""
-        fresh = self._folder / f"{name}.tmp"
+    def _writable(self, record: Record) -> Segment:
+        """The segment that takes the next record: the last one, or a new one."""
+        if self._segments and self._segments[-1].has_room(record, self._segment_bytes):
+            return self._segments[-1]
+        for segment in self._segments:
+            segment.sealed = True
+        self._tidy()
+        number = record.sequence
+        while os.path.lexists(path := self._folder / f"{number:020d}.segment"):
+            number += 1  # somebody else's, or one that could not be deleted
+        return Segment(path, waiting={})
+
+    def _load(self, segment: Segment) -> dict[int, Record]:
+        """The records that wait in a segment; one that can't be read is left as it is."""
         try:
-            with fresh.open("xb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.rename(self._folder / name)
-        except OSError:
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
-            raise
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            waiting = segment.load()
+        except OSError as error:
+            _log.error("a segment is left alone: %s", error)
+            self._segments.remove(segment)
+            return {}
+        if not waiting:
+            self._tidy()
+        return waiting
 
-    def _load(self, name: str) -> bytes:
-        if name in self._memory:
-            return self._memory[name]
-        with open(self._folder / name, "rb", opener=_no_link) as file:
-            return file.read(MAX_DECODED_BYTES)
+    def _tidy(self) -> None:
+        """Delete segments of which no record waits and to which none will be added."""
+        for segment in [each for each in self._segments if each.sealed and each.waiting == {}]:
+            segment.delete()
+            self._segments.remove(segment)
 
-    def _lose(self, name: str, cause: str) -> None:
-        """Remove a batch unsent and note its time, and the gaps it was to tell, as gaps."""
-        with contextlib.suppress(OSError, EOFError, ValueError, zlib.error):
-            header = json.loads(split_batch(_unpack(self._load(name)))[0])
-            for gap in header["gaps"]:
-                if gap["device"] is None:
-                    self._note(Gap(**gap))
-        self._remove(name)
-        match = _NAME.fullmatch(name)
-        if match is not None and match[2] > match[1]:
-            self._note(Gap(float(match[1]), float(match[2]), cause))
+    def _drop(self, segment: Segment) -> None:
+        """Make room: lose what waits in a segment and delete it."""
+        for record in self._load(segment).values():
+            self._note_loss(record, "the spool was full")
+        self._gaps.save()
+        if segment in self._segments:
+            segment.delete()
+            self._segments.remove(segment)
 
-    def _note(self, gap: Gap) -> None:
-        """Keep a gap, joined to its neighbour of the same cause."""
-        for known in self._gaps:
-            if known.cause == gap.cause and known.end >= gap.start and gap.end >= known.start:
-                known.start, known.end = min(known.start, gap.start), max(known.end, gap.end)
-                return
-        self._gaps.append(gap)
+    def _note_loss(self, record: Record, cause: str) -> None:
+        self._gaps.returned(record.sequence)
+        if record.end > record.start:
+            self._gaps.note(Gap(float(record.start), float(record.end), cause))
 
-    def _remove(self, name: str) -> None:
-        self._names.remove(name)
-        if self._memory.pop(name, None) is None:
-            self._bytes -= self._size(name)
-            try:
-                (self._folder / name).unlink(missing_ok=True)
-            except OSError as error:
-                # It will be sent once more by the agent's next life, which the server sees through.
-                _log.warning("batch %s can't be deleted: %s", name, error)
+    def _remove(self, record: Record) -> None:
+        segment = self._segment_of(record)
+        if segment is not None:
+            segment.mark_done(record)
+        self._memory.pop(record.sequence, None)
 
-    def _set_aside(self, name: str) -> None:
-        if name not in self._memory:
-            (self._refused / name).hardlink_to(self._folder / name)  # takes no space
-        kept = sorted(path for path in self._refused.iterdir() if path.is_file())
-        for path in kept[:-REFUSED_FILES]:
-            path.unlink()
+    def _segment_of(self, record: Record) -> Segment | None:
+        for segment in self._segments:
+            if segment.waiting and record.sequence in segment.waiting:
+                return segment
+        return None
 
-    def _size(self, name: str) -> int:
-        """What a file takes on disk: whole blocks."""
-        try:
-            size = (self._folder / name).stat().st_size
-        except OSError:
-            return 0
-        return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
+    def _bytes(self) -> int:
+        return sum(segment.disk_bytes for segment in self._segments)
+
+    def _set_aside(self, record: Record, body: bytes) -> None:
+        self._refused.mkdir(mode=0o700, exist_ok=True)
+        name = f"{record.sequence:020d}-{record.checksum:08x}.batch"
+        with open(self._refused / name, "wb", opener=private) as file:
+            file.write(body)
+        kept_bytes = 0
+        for path in sorted(self._refused.iterdir(), key=lambda path: -path.lstat().st_mtime_ns):
+            kept_bytes += path.lstat().st_size
+            if kept_bytes > REFUSED_BYTES:
+                path.unlink()
+
+    def _complain(self, error: OSError) -> None:
+        self._say(f"the spool {self._folder} takes no batch ({error}); they wait in memory")
 
     def _say(self, complaint: str) -> None:
         if complaint != self._complaint:
             self._complaint = complaint
             _log.error("%s", complaint or "the spool takes batches again")
-
-
-def _unpack(body: bytes) -> bytes:
-    """The batch inside; raises where the checksum, the end or the header's line is missing."""
-    batch = gzip.decompress(body)
-    split_batch(batch)
-    return batch
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)

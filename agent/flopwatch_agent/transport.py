@@ -5,6 +5,7 @@ import os
 import ssl
 import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -17,11 +18,16 @@ _MOST_TOKEN_BYTES = 4096
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said to a batch. `retry_after_seconds` is its wish, if it had one."""
+    """What the server said to a batch.
+
+    `retry_after_seconds` is its wish, if it had one; `answered_at` is its clock in seconds since
+    1970, if it told.
+    """
 
     status: int
     retry_after_seconds: float | None
     text: str
+    answered_at: float | None = None
 
 
 class Connection:
@@ -61,6 +67,7 @@ class Connection:
             response.status,
             float(wish) if wish.isascii() and wish.isdigit() else None,
             text.decode(errors="replace"),
+            _seconds(response.headers.get("Date", "")),
         )
 
     def _open(self) -> http.client.HTTPConnection:
@@ -96,6 +103,14 @@ def read_token(path: Path) -> str:
     if not token or not token.isascii() or not token.isprintable():
         raise TokenError(f"{path} holds no token: one line of printable ASCII is expected")
     return token
+
+
+def _seconds(date: str) -> float | None:
+    """An HTTP date in seconds since 1970; None for what is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
 
 
 def _checked(server: str) -> SplitResult:

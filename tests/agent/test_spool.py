@@ -1,20 +1,20 @@
 """The queue on disk: what was put is sent, or its loss is known."""
 
 import gzip
-import json
 import os
 import random
+import shutil
 import subprocess
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flopwatch.wire import Batch, Epoch, Gap, Samples, encode_batch
-from flopwatch_agent.spool import Spool
-
-EPOCH = 1_700_000_000
+from flopwatch_agent.gaps import GapBook
+from flopwatch_agent.spool import Spool, SpoolBusy, SpooledBatch
+from tests.lab.spooled import waiting
 
 
 def batch(gaps: list[Gap] | None = None, filler: int = 0) -> bytes:
@@ -27,18 +27,22 @@ def batch(gaps: list[Gap] | None = None, filler: int = 0) -> bytes:
 
 
 def put(spool: Spool, end: int, filler: int = 0, gaps: list[Gap] | None = None) -> None:
-    spool.put(batch(gaps, filler), EPOCH, (end - 10, end))
+    spool.put([SpooledBatch(batch(gaps, filler), (end - 10, end), gaps or [])])
 
 
 def drained(spool: Spool) -> list[bytes]:
     """Everything in the spool, oldest first, as a server that takes all would get it."""
     bodies = []
-    while (name := spool.oldest()) is not None:
-        body = spool.read(name)
+    while records := spool.oldest():
+        body = spool.read(records[0])
         if body is not None:
             bodies.append(gzip.decompress(body))
-        spool.done(name)
+        spool.done(records)
     return bodies
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.segment"))
 
 
 @pytest.fixture
@@ -48,107 +52,162 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], check=True)
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_batches_outlive_the_agent_and_keep_their_order(tmp_path: Path) -> None:
     first = Spool(tmp_path)
     for end in (10, 20, 30):
-        first.put(batch(filler=end), EPOCH, (end - 10, end))
+        put(first, end, filler=end)
+    first.close()
     again = Spool(tmp_path)
-    again.put(batch(filler=40), EPOCH + 1, (30, 40))
+    put(again, 40, filler=40)
     assert drained(again) == [batch(filler=end) for end in (10, 20, 30, 40)]
     assert again.take_gaps() == []
-    assert list(tmp_path.glob("*.batch")) == []
+    again.close()
+    assert segments(tmp_path) == []
 
 
-def test_a_batch_is_synced_before_it_has_its_name_and_its_name_before_it_is_sent(
+def test_a_batch_is_synced_when_put_returns_and_many_share_one_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
-    synced: list[tuple[str, list[str]]] = []
+    synced: list[tuple[str, int]] = []
     fsync = os.fsync
 
     def watched(descriptor: int) -> None:
         fsync(descriptor)
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        synced.append((path.suffix, sorted(each.suffix for each in tmp_path.glob("*-*"))))
+        synced.append((path.suffix, len(waiting(tmp_path))))
 
     monkeypatch.setattr(os, "fsync", watched)
     put(spool, 10)
-    assert synced == [(".tmp", [".tmp"]), (tmp_path.suffix, [".batch"])]
+    assert synced == [(".segment", 1), (tmp_path.suffix, 1)]
+    spool.put([SpooledBatch(batch(), (end - 10, end)) for end in (20, 30, 40)])
+    assert synced[2:] == [(".segment", 4)]
 
 
-def test_a_half_written_file_is_cleared_away(tmp_path: Path) -> None:
-    put(Spool(tmp_path), 10)
-    torn = tmp_path / f"{EPOCH:010d}-0000000002-0000000010-0000000020.batch.tmp"
-    torn.write_bytes(b"half")
-    assert len(Spool(tmp_path)) == 1
-    assert not torn.exists()
+def test_what_the_server_has_is_not_sent_again_after_a_crash(tmp_path: Path) -> None:
+    crashed = tmp_path / "crashed"
+    spool = Spool(tmp_path / "spool")
+    for end in (10, 20, 30, 40):
+        put(spool, end, filler=end)
+    spool.done(spool.oldest(2))
+    newest = spool.newest()
+    assert newest is not None
+    spool.done([newest])
+    shutil.copytree(tmp_path / "spool", crashed)
+    assert drained(Spool(crashed)) == [batch(filler=30)]
 
 
-@pytest.mark.parametrize(
-    "spoil", [lambda body: body[: len(body) // 2], lambda body: b"", lambda body: body[:-9] + b"x"]
-)
-def test_a_spoilt_file_costs_one_batch_and_leaves_a_gap(
-    tmp_path: Path, spoil: Callable[[bytes], bytes]
+def test_a_segment_ends_at_its_size_and_goes_when_its_last_batch_is_done(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, most_bytes=4 * 16384)
+    for end in range(10, 110, 10):
+        put(spool, end, filler=1000)  # about 3.7 KiB each
+    sizes = [path.stat().st_size for path in segments(tmp_path)]
+    assert len(sizes) == 3
+    assert max(sizes) <= 16384
+    spool.done(spool.oldest(4))
+    assert len(segments(tmp_path)) == 2
+
+
+def test_over_its_bytes_the_oldest_segment_goes_and_its_time_becomes_one_gap(
+    tmp_path: Path,
 ) -> None:
-    spool = Spool(tmp_path)
-    for end in (10, 20, 30):
-        put(spool, end, filler=50)
-    victim = sorted(tmp_path.glob("*.batch"))[1]
-    victim.write_bytes(spoil(victim.read_bytes()))
-    survivor = Spool(tmp_path)
-    assert drained(survivor) == [batch(filler=50)] * 2
-    assert survivor.take_gaps() == [Gap(10.0, 20.0, "a spool file was spoilt")]
-
-
-def test_over_its_bytes_the_oldest_goes_and_its_time_becomes_one_gap(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, most_bytes=5 * 4096)
-    for end in range(10, 90, 10):
-        put(spool, end)
-    assert len(spool) == 5
-    assert spool.take_gaps() == [Gap(0.0, 30.0, "the spool was full")]
+    spool = Spool(tmp_path, most_bytes=4 * 4096)
+    for end in range(10, 70, 10):
+        put(spool, end, filler=900)  # each its own segment
+    assert sum(path.stat().st_size for path in segments(tmp_path)) <= 4 * 4096
+    assert spool.take_gaps() == [Gap(0.0, 20.0, "the spool was full")]
     assert spool.take_gaps() == []
+    assert drained(spool) == [batch(filler=900)] * 4
+
+
+def test_a_gap_outlives_the_agent_until_the_server_has_a_batch_that_tells_it(
+    tmp_path: Path,
+) -> None:
+    gap = Gap(0.0, 10.0, "the spool was full")
+    first = Spool(tmp_path, most_bytes=4 * 4096)
+    for end in range(10, 60, 10):
+        put(first, end, filler=900)
+    assert first.take_gaps() == [gap]
+    first.close()
+    second = Spool(tmp_path)
+    assert second.take_gaps() == [gap]
+    put(second, 60, gaps=[gap])
+    second.close()
+    third = Spool(tmp_path)
+    assert third.take_gaps() == [gap]  # told twice, which is once to the server
+    put(third, 70, gaps=[gap])
+    drained(third)
+    third.close()
+    assert Spool(tmp_path).take_gaps() == []
 
 
 def test_a_gap_told_by_a_batch_that_is_lost_itself_is_not_forgotten(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, most_bytes=4096)
-    put(spool, 50, gaps=[Gap(10.0, 30.0, "the spool was full"), Gap(35.0, 40.0, "3 readings", 2)])
-    put(spool, 60)
-    # The second was of one device within the time that is lost as a whole now.
+    spool = Spool(tmp_path)
+    put(spool, 50, gaps=[Gap(10.0, 30.0, "the agent stood still")])
+    spool.lose(spool.oldest(), "older than the server takes")
     assert spool.take_gaps() == [
-        Gap(10.0, 30.0, "the spool was full"),
-        Gap(40.0, 50.0, "the spool was full"),
+        Gap(10.0, 30.0, "the agent stood still"),
+        Gap(40.0, 50.0, "older than the server takes"),
     ]
 
 
-def test_an_outage_longer_than_the_spool_ends_with_its_whole_gap_known(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, most_bytes=3 * 4096)
-    for end in range(10, 310, 10):
-        put(spool, end, gaps=spool.take_gaps())
-    gaps = spool.take_gaps()
-    for name in sorted(tmp_path.glob("*.batch")):
-        header = gzip.decompress(name.read_bytes()).split(b"\n")[0]
-        gaps += [Gap(**gap) for gap in json.loads(header)["gaps"]]
-    lost = {second for gap in gaps for second in range(int(gap.start), int(gap.end))}
-    assert lost == set(range(270))
+def test_a_batch_without_samples_leaves_no_gap(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put([SpooledBatch(batch(), (0, 0))])
+    spool.lose(spool.oldest(), "older than the server takes")
+    assert spool.take_gaps() == []
+    assert len(spool.oldest()) == 0
 
 
-def test_a_full_disk_keeps_batches_in_memory_and_then_writes_them(small_disk: Path) -> None:
+def test_the_book_of_gaps_stays_bounded_and_covers_all_that_was_lost(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    book = GapBook(tmp_path / "gaps.json")
+    for number in range(1020):
+        book.note(Gap(20.0 * number, 20.0 * number + 10, "the spool was full"))
+    told = []
+    while gaps := book.take():
+        assert len(gaps) <= 100
+        told += gaps
+    assert len(told) == 1000
+    assert told[0] == Gap(0.0, 20.0 * 20 + 10, "many gaps")
+    assert told[-1] == Gap(20.0 * 1019, 20.0 * 1019 + 10, "the spool was full")
+    spool.close()
+
+
+def test_a_spoilt_book_of_gaps_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    (tmp_path / "gaps.json").write_bytes(b"\xff[{")
+    spool = Spool(tmp_path)
+    put(spool, 10)
+    assert len(drained(spool)) == 1
+
+
+def test_a_full_disk_keeps_batches_in_memory_and_then_writes_them(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spool = Spool(small_disk)
     filler = small_disk / "somebody-elses-log"
     filler.write_bytes(b"x" * 200 * 1024)
     for end in range(10, 110, 10):
         put(spool, end, filler=4000)  # about 14 KiB each
-    on_disk = len(list(small_disk.glob("*.batch")))
-    assert 0 < on_disk < 10
-    assert len(spool) == 10
-    assert list(small_disk.glob("*.tmp")) == []
+    assert 0 < len(waiting(small_disk)) < 10
+    newest = spool.newest()
+    assert newest is not None
+    live = spool.read(newest)
+    assert live is not None
+    assert gzip.decompress(live) == batch(filler=4000)
     filler.unlink()
     put(spool, 110, filler=10)
-    assert len(list(small_disk.glob("*.batch"))) == 11
-    assert len(drained(Spool(small_disk))) == 11
+    assert len(waiting(small_disk)) == 11
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the spool {small_disk} takes no batch ([Errno 28] No space left on device);"
+        " they wait in memory",
+        "the spool takes batches again",
+    ]
+    spool.close()
+    assert drained(Spool(small_disk)) == [batch(filler=4000)] * 10 + [batch(filler=10)]
 
 
 def test_memory_is_bounded_while_the_disk_is_full(small_disk: Path) -> None:
@@ -157,49 +216,94 @@ def test_memory_is_bounded_while_the_disk_is_full(small_disk: Path) -> None:
         (small_disk / "somebody-elses-log").write_bytes(b"x" * 512 * 1024)
     for end in range(10, 80, 10):
         put(spool, end)
-    assert len(spool) == 4
     assert spool.take_gaps() == [Gap(0.0, 30.0, "the spool could not be written")]
     assert len(drained(spool)) == 4
 
 
-def test_a_disk_that_turns_read_only_stops_nothing(small_disk: Path) -> None:
+def test_a_disk_that_turns_read_only_stops_nothing_and_is_used_again_after(
+    small_disk: Path,
+) -> None:
     spool = Spool(small_disk)
     put(spool, 10)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     put(spool, 20)
     assert len(drained(spool)) == 2
-    assert len(spool) == 0
+    put(spool, 30)
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    put(spool, 40)
+    assert len(drained(spool)) == 2
 
 
-def test_a_folder_that_cannot_be_made_leaves_the_queue_in_memory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    spool = Spool(tmp_path / "file/spool")
-    put(spool, 10)
-    assert len(drained(spool)) == 1
+def test_a_folder_that_comes_late_is_taken_over_with_what_it_holds(tmp_path: Path) -> None:
+    earlier = Spool(tmp_path / "elsewhere")
+    put(earlier, 10, filler=1)
+    earlier.close()
+    (tmp_path / "var").touch()  # not mounted yet
+    spool = Spool(tmp_path / "var/spool")
+    put(spool, 20, filler=2)
+    (tmp_path / "var").unlink()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "var/spool")
+    put(spool, 30, filler=3)
+    assert drained(spool) == [batch(filler=number) for number in (1, 2, 3)]
 
 
-def test_a_refused_batch_is_set_aside_and_their_number_is_bounded(tmp_path: Path) -> None:
+def test_two_agents_never_work_on_one_spool(tmp_path: Path) -> None:
+    first = Spool(tmp_path)
+    with pytest.raises(SpoolBusy, match=f"another agent works on the spool {tmp_path}"):
+        Spool(tmp_path)
+    first.close()
+    put(Spool(tmp_path), 10)
+
+
+def test_refused_batches_are_set_aside_and_their_bytes_are_bounded(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    for end in range(10, 1210, 10):
-        put(spool, end)
-        name = spool.newest()
-        assert name is not None
-        spool.refuse(name, "refused by server: 422 no such node")
-    kept = sorted((tmp_path / "refused").iterdir())
-    assert len(kept) == 100
-    assert gzip.decompress(kept[-1].read_bytes()) == batch()
-    assert len(spool) == 0
-    assert spool.take_gaps() == [Gap(0.0, 1200.0, "refused by server: 422 no such node")]
+    for end in range(10, 110, 10):
+        put(spool, end, filler=150_000)  # about half a MiB each
+        (record,) = spool.oldest()
+        spool.refuse(record, "refused by server: 422 no such node")
+    kept = list((tmp_path / "refused").iterdir())
+    assert 3 * 2**20 < sum(path.stat().st_size for path in kept) <= 4 * 2**20
+    assert {gzip.decompress(path.read_bytes()) for path in kept} == {batch(filler=150_000)}
+    assert spool.oldest() == []
+    assert spool.take_gaps() == [Gap(0.0, 100.0, "refused by server: 422 no such node")]
 
 
-def test_a_link_in_the_spool_is_not_followed(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(gzip.compress(b"{}\n"))
-    spool = Spool(tmp_path / "spool")
-    put(spool, 10)
-    name = spool.oldest()
-    assert name is not None
-    (tmp_path / "spool" / name).unlink()
-    os.symlink(secret, tmp_path / "spool" / name)
-    assert spool.read(name) is None
-    assert len(Spool(tmp_path / "spool")) == 0
+def test_folder_and_files_are_for_the_agents_eyes_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool = Spool(tmp_path / "spool")
+        for end in (10, 20):
+            put(spool, end)
+        spool.refuse(spool.oldest()[0], "refused by server: 422")
+    finally:
+        os.umask(before)
+    modes = {
+        path.name if path.suffix != ".segment" else "segment": path.stat().st_mode & 0o777
+        for path in [tmp_path / "spool", *(tmp_path / "spool").iterdir()]
+    }
+    assert modes == {
+        "spool": 0o700, "refused": 0o700, "lock": 0o600, "segment": 0o600, "gaps.json": 0o600,
+    }  # fmt: skip
+
+
+def test_what_is_not_ours_in_the_folder_is_neither_read_nor_removed(tmp_path: Path) -> None:
+    source = Spool(tmp_path / "source")
+    put(source, 10)
+    source.close()
+    (made,) = segments(tmp_path / "source")
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    linked, foreign, pipe = (folder / f"{number:020d}.segment" for number in (1, 2, 3))
+    linked.symlink_to(made)
+    foreign.write_bytes(made.read_bytes())
+    os.chown(foreign, 12345, 12345)
+    os.mkfifo(pipe)
+    (folder / "notes.txt").write_text("a person's")
+    spool = Spool(folder)
+    put(spool, 20, filler=5)
+    assert drained(spool) == [batch(filler=5)]
+    assert made.exists()
+    assert linked.is_symlink()
+    assert foreign.exists()
+    assert pipe.exists()
