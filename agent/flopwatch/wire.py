@@ -283,7 +283,8 @@ def decode_report(datagram: bytes) -> Report:
 
 def encode_batch(batch: Batch, values: "array[float]") -> bytes:
     """Encode a batch with its float32 rows, row after row (len(time) x len(columns) values)."""
-    header = json.dumps(asdict(batch), separators=(",", ":"), allow_nan=False).encode()
+    # `vars` of each part, not asdict of the whole, which copies all that is in it first.
+    header = json.dumps(batch, default=vars, separators=(",", ":"), allow_nan=False).encode()
     if sys.byteorder == "big":
         values = array("f", values)
         values.byteswap()

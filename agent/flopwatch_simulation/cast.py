@@ -1,278 +1,203 @@
-"""The cast: what kinds of jobs the simulated cluster runs, and on which of a block's GPUs.
+"""The cast of the simulated cluster: what kinds of jobs it runs, and on which of a block's GPUs.
 
-A block is six nodes; a larger cluster repeats it with other people and other times. Every running
-job is younger than two hours, so that a history of two hours shows each from its first minute.
+Three tables, each built on the one before: LOADS says what a GPU shows, CAST who makes it do so,
+LAYOUT where. Every running job is younger than two hours, so that a history of two hours shows
+each from its first minute.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-from flopwatch_simulation.physics import BOOST_CLOCK_MHZ, FREE, Load
+from flopwatch_simulation.character import (
+    MEDIUM_CYCLE_SECONDS,
+    SHORT_CYCLE_SECONDS,
+    Character,
+    Interlude,
+    Places,
+    Training,
+)
+from flopwatch_simulation.physics import Load
 
-NODES_PER_BLOCK = 6
-GPUS_PER_NODE = 8
-LONG_CYCLE_SECONDS = 7200
-SHORT_CYCLE_SECONDS = 1200
+# fmt: off
+LOADS: dict[str, Load] = {
+    #                         sm  occup. tensor  dram  fp32  fp16  fp64   MiB    pcie tx, rx nvlink
+    "language model":   Load(0.91, 0.36, 0.53,  0.44, 0.09, 0.02, 0.00,  69_400, 0.4, 0.9, 118.0),
+    "vision model":     Load(0.66, 0.30, 0.16,  0.33, 0.10, 0.05, 0.00,  38_700, 0.1, 1.6,   6.0),
+    "single precision": Load(0.86, 0.47, 0.00,  0.37, 0.43, 0.00, 0.00,  52_100, 0.1, 0.7,   4.0),
+    "open kernel":      Load(0.00, 0.00, 0.00,  0.00, 0.00, 0.00, 0.00,   2_310),
+    "fine-tune":        Load(0.82, 0.34, 0.40,  0.48, 0.09, 0.00, 0.00,  61_800, 0.2, 0.5,  22.0),
+    "waiting ranks":    Load(0.71, 0.31, 0.31,  0.37, 0.08, 0.00, 0.00,  66_200, 0.2, 0.6,  41.0),
+    "slow rank":        Load(0.93, 0.40, 0.41,  0.38, 0.10, 0.00, 0.00,  66_200, 0.2, 0.6,  41.0),
+    "graph":            Load(0.77, 0.58, 0.025, 0.78, 0.12, 0.00, 0.00,  71_900, 0.3, 0.8,   9.0),
+    "all-reduce":       Load(0.55, 0.12, 0.11,  0.22, 0.05, 0.00, 0.00,  63_000, 0.3, 0.4, 145.0),
+    "weather":          Load(0.85, 0.37, 0.38,  0.46, 0.11, 0.00, 0.00,  64_500, 0.5, 0.7,  33.0),
+    "policy update":    Load(0.84, 0.35, 0.44,  0.45, 0.09, 0.00, 0.00, 118_000, 0.3, 0.5,  52.0),
+    "decoding":         Load(0.42, 0.18, 0.07,  0.66, 0.04, 0.00, 0.00, 118_000, 0.2, 0.2,  12.0),
+    "small model":      Load(0.60, 0.22, 0.10,  0.24, 0.12, 0.00, 0.00,   7_400, 0.1, 0.3),
+    "half a GPU":       Load(0.42, 0.24, 0.10,  0.22, 0.08, 0.00, 0.00,  17_500),
+    "sweep":            Load(0.48, 0.26, 0.12,  0.29, 0.09, 0.00, 0.00,  14_800, 0.1, 0.4),
+    "tiny kernels":     Load(0.21, 0.08, 0.03,  0.12, 0.06, 0.00, 0.00,   9_100, 0.1, 0.2),
+    "odd shapes":       Load(0.69, 0.33, 0.08,  0.34, 0.14, 0.02, 0.00,  31_000, 0.1, 0.5),
+    "double precision": Load(0.74, 0.41, 0.00,  0.33, 0.06, 0.00, 0.31,  28_400, 0.2, 0.4,   3.0),
+    "too much":         Load(0.80, 0.34, 0.37,  0.43, 0.10, 0.00, 0.00,  80_600, 0.3, 0.6),
+}
 
-Places = tuple[tuple[int, tuple[int, ...]], ...]
-"""(node of the block, its GRES ordinals), in the order of ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Every `period` seconds all GPUs of the job stall for `seconds` (multiples of 10)."""
-
-    phase: str
-    period: int
-    seconds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What the job's hook reports: train MFU as a fraction of the dtype's dense peak."""
-
-    mfu: float
-    dtype: str
-    step_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Character:
-    """One kind of job. `odd_ranks` do `odd_load` instead of `load`, or nothing.
-
-    `key` names it in the ledger of truth. `endings` are drawn from for every run. A character
-    without `places` waits in the queue for `wanted_gpus` and is given up in the end.
-    """
-
-    key: str
-    names: tuple[str, ...]
-    people: tuple[tuple[str, str], ...]
-    places: Places
-    load: Load = FREE
-    odd_ranks: frozenset[int] = frozenset()
-    odd_load: Load = FREE
-    training: Training | None = None
-    pause: Pause | None = None
-    partition: str = "gpu"
-    qos: str = "normal"
-    endings: tuple[str, ...] = ("COMPLETED",)
-    cycle_seconds: int = LONG_CYCLE_SECONDS
-    busy_share: tuple[float, float] = (0.90, 0.95)
-    time_limit_seconds: int = 7200
-    cpus_per_gpu: int = 12
-    cpu_share: float = 0.25
-    host_memory_mib_per_gpu: float = 60_000.0
-    array_tasks: int = 0
-    wanted_gpus: int = 0
-    reason: str = "Resources"
-
-    @property
-    def gpu_count(self) -> int:
-        """GPUs allocated, or wanted by a job that only waits."""
-        return sum(len(ordinals) for _, ordinals in self.places) or self.wanted_gpus
-
-    def load_of(self, rank: int) -> Load:
-        """What the GPU of this rank does."""
-        return self.odd_load if rank in self.odd_ranks else self.load
-
-
-_ALL = tuple(range(GPUS_PER_NODE))
-_TUNED = Load(
-    sm=0.91, occupancy=0.36, tensor=0.50, dram=0.44, fp32=0.09, fp16=0.02, memory_mib=69_400,
-    pcie_tx=0.4e9, pcie_rx=0.9e9, nvlink=118e9,
-)  # fmt: skip
-
-CAST: tuple[Character, ...] = (
-    Character(
-        key="tuned language model",
-        names=("llama3-8b-pretrain", "moe-8x3b-pretrain", "polyglot-7b-pretrain"),
-        people=(("mkovacs", "nlp"), ("ychen", "nlp"), ("adiallo", "nlp")),
-        places=((0, _ALL), (1, _ALL)),
-        load=_TUNED,
+CAST: dict[str, Character] = {
+    "tuned language model": Character(
+        ("llama3-8b-pretrain", "moe-8x3b-pretrain", "polyglot-7b-pretrain"), ("nlp",),
+        LOADS["language model"], "tensor-heavy compute", "well used",
         training=Training(mfu=0.41, dtype="bfloat16", step_seconds=4.2),
-        qos="high",
-        cpu_share=0.22,
-        host_memory_mib_per_gpu=112_000.0,
+        qos="high", cpu_share=0.22, host_mib_per_gpu=112_000.0,
     ),
-    Character(
-        key="starved loader",
-        names=("imagenet22k-vit-l", "openimages-clip", "video-mae-k700"),
-        people=(("sokafor", "vision"), ("lmoreau", "vision")),
-        places=((2, (0, 1, 2, 3)),),
-        load=Load(
-            sm=0.66,
-            occupancy=0.30,
-            tensor=0.16,
-            dram=0.33,
-            fp32=0.10,
-            fp16=0.05,
-            stalled=0.5,
-            memory_mib=38_700,
-            pcie_tx=0.1e9,
-            pcie_rx=2.6e9,
-            nvlink=6e9,
-        ),
+    "starved loader": Character(
+        ("imagenet22k-vit-l", "openimages-clip", "video-mae-k700"), ("vision",),
+        replace(LOADS["vision model"], stalled=0.5), "mixed", "input starvation",
         training=Training(mfu=0.072, dtype="bfloat16", step_seconds=1.9),
-        cpus_per_gpu=4,
-        cpu_share=0.97,
+        cpus_per_gpu=4, cpu_share=0.97,
     ),
-    Character(
-        key="single precision",
-        names=("unet-segmentation", "resnet152-histology", "deeplab-tissue"),
-        people=(("tnakamura", "medimg"), ("epark", "medimg")),
-        places=((2, (4, 5)),),
-        load=Load(
-            sm=0.86,
-            occupancy=0.47,
-            dram=0.37,
-            fp32=0.43,
-            memory_mib=52_100,
-            pcie_tx=0.1e9,
-            pcie_rx=0.7e9,
-            nvlink=4e9,
-        ),
+    "single precision": Character(
+        ("unet-segmentation", "resnet152-histology", "deeplab-tissue"), ("medimg",),
+        LOADS["single precision"], "compute-heavy", "single precision without tensor cores",
         training=Training(mfu=0.31, dtype="float32", step_seconds=0.62),
         endings=("COMPLETED", "COMPLETED", "FAILED"),
     ),
-    Character(
-        key="idle notebook",
-        names=("jupyter", "jupyterlab", "vscode-tunnel"),
-        people=(("pgarcia", "biology"), ("rsingh", "biology"), ("hlind", "climate")),
-        places=((2, (6,)),),
-        load=Load(memory_mib=2_310),
-        partition="interactive",
-        qos="interactive",
+    "idle notebook": Character(
+        ("jupyter", "jupyterlab", "vscode-tunnel"), ("biology", "climate"),
+        LOADS["open kernel"], "idle", "idle allocation",
+        partition="interactive", qos="interactive",
         endings=("TIMEOUT", "TIMEOUT", "CANCELLED"),
-        busy_share=(0.94, 0.94),
-        time_limit_seconds=6768,
-        cpu_share=0.01,
-        host_memory_mib_per_gpu=9_000.0,
+        busy_share=(0.94, 0.94), time_limit_seconds=6768,
+        cpu_share=0.01, host_mib_per_gpu=9_000.0,
     ),
-    Character(
-        key="partly idle",
-        names=("gpt2-finetune", "whisper-finetune", "bert-large-distill"),
-        people=(("jwalker", "speech"), ("fbianchi", "speech")),
-        places=((3, _ALL),),
-        load=Load(
-            sm=0.82,
-            occupancy=0.34,
-            tensor=0.40,
-            dram=0.48,
-            fp32=0.09,
-            memory_mib=61_800,
-            pcie_tx=0.2e9,
-            pcie_rx=0.5e9,
-            nvlink=22e9,
-        ),
+    "partly idle": Character(
+        ("gpt2-finetune", "whisper-finetune", "bert-large-distill"), ("speech",),
+        LOADS["fine-tune"], "tensor compute", "some GPUs idle",
         odd_ranks=frozenset({5, 6, 7}),
         training=Training(mfu=0.33, dtype="bfloat16", step_seconds=1.1),
         endings=("COMPLETED", "CANCELLED"),
     ),
-    Character(
-        key="straggler",
-        names=("sd3-train", "dit-xl-train", "flux-lora-sweep"),
-        people=(("nvolkova", "genai"), ("cmbeki", "genai")),
-        places=((4, (0, 1, 2, 3)),),
-        load=Load(
-            sm=0.71,
-            occupancy=0.31,
-            tensor=0.31,
-            dram=0.37,
-            fp32=0.08,
-            memory_mib=66_200,
-            pcie_tx=0.2e9,
-            pcie_rx=0.6e9,
-            nvlink=41e9,
-        ),
+    "straggler": Character(
+        ("sd3-train", "dit-xl-train", "flux-lora-sweep"), ("genai",),
+        LOADS["waiting ranks"], "tensor compute", "slow GPU",
         odd_ranks=frozenset({2}),
-        odd_load=Load(
-            sm=0.93,
-            occupancy=0.40,
-            tensor=0.41,
-            dram=0.38,
-            fp32=0.10,
-            memory_mib=66_200,
-            pcie_tx=0.2e9,
-            pcie_rx=0.6e9,
-            nvlink=41e9,
-            clock_mhz=round(0.75 * BOOST_CLOCK_MHZ),
-            throttled=0.8,
-            extra_celsius=36.0,
-        ),
+        odd_load=replace(LOADS["slow rank"], clock_share=0.75, throttled=0.8, extra_celsius=36.0),
         training=Training(mfu=0.27, dtype="bfloat16", step_seconds=2.4),
     ),
-    Character(
-        key="memory-bound",
-        names=("gnn-ogbn-papers", "dlrm-criteo", "graph-transformer"),
-        people=(("zyilmaz", "chem"), ("bhoffmann", "chem")),
-        places=((4, (4, 5)),),
-        load=Load(
-            sm=0.77,
-            occupancy=0.58,
-            tensor=0.025,
-            dram=0.78,
-            fp32=0.12,
-            memory_mib=71_900,
-            pcie_tx=0.3e9,
-            pcie_rx=0.8e9,
-            nvlink=9e9,
-        ),
+    "memory-bound": Character(
+        ("gnn-ogbn-papers", "dlrm-criteo", "graph-transformer"), ("chem",),
+        LOADS["graph"], "compute-active", "memory-bound",
         endings=("COMPLETED", "OUT_OF_MEMORY"),
     ),
-    Character(
-        key="checkpoint stalls",
-        names=("weather-fourcastnet", "climax-finetune", "era5-diffusion"),
-        people=(("hlind", "climate"), ("osato", "climate")),
-        places=((5, (0, 1, 2, 3)),),
-        load=Load(
-            sm=0.85,
-            occupancy=0.37,
-            tensor=0.38,
-            dram=0.46,
-            fp32=0.11,
-            memory_mib=64_500,
-            pcie_tx=0.5e9,
-            pcie_rx=0.7e9,
-            nvlink=33e9,
-        ),
-        training=Training(mfu=0.32, dtype="bfloat16", step_seconds=1.6),
-        pause=Pause(phase="checkpoint", period=600, seconds=60),
+    "communication-bound": Character(
+        ("gpt-tp8-small-layers", "ddp-tiny-buckets"), ("astro",),
+        LOADS["all-reduce"], "compute-active", "communication-bound",
+        training=Training(mfu=0.09, dtype="bfloat16", step_seconds=0.8),
+        partition="a100", endings=("COMPLETED", "CANCELLED"),
     ),
-    Character(
-        key="short sweep",
-        names=("hparam-sweep", "ablation-grid"),
-        people=(("dfischer", "robotics"), ("akim", "robotics")),
-        places=((5, (4,)),),
-        load=Load(
-            sm=0.48,
-            occupancy=0.26,
-            tensor=0.12,
-            dram=0.29,
-            fp32=0.09,
-            memory_mib=14_800,
-            pcie_tx=0.1e9,
-            pcie_rx=0.4e9,
-        ),
+    "checkpoint stalls": Character(
+        ("weather-fourcastnet", "climax-finetune", "era5-diffusion"), ("climate",),
+        LOADS["weather"], "tensor compute", "checkpoint stalls",
+        training=Training(mfu=0.32, dtype="bfloat16", step_seconds=1.6),
+        interlude=Interlude("checkpoint", 600, 60, replace(LOADS["weather"], stalled=1.0)),
+    ),
+    "rollouts": Character(
+        ("grpo-math-7b", "ppo-code-7b", "rlhf-helpful"), ("nlp",),
+        LOADS["policy update"], "tensor compute", "none",
+        training=Training(mfu=0.34, dtype="bfloat16", step_seconds=3.1),
+        interlude=Interlude("generation", 300, 180, LOADS["decoding"], forward_mfu=0.03),
+        partition="large", host_mib_per_gpu=115_000.0,
+    ),
+    "GPU too big": Character(
+        ("distilbert-intent", "tabular-mlp"), ("teaching",),
+        replace(LOADS["small model"], stalled=0.87), "low utilization", "GPU larger than needed",
+        crew=1, partition="large", cpus_per_gpu=6, cpu_share=0.3, host_mib_per_gpu=18_000.0,
+    ),
+    "MIG service": Character(
+        ("embedding-service", "rerank-batch"), ("speech", "vision"),
+        LOADS["half a GPU"], "mixed", "none",
+        partition="mig", cpus_per_gpu=5, host_mib_per_gpu=24_000.0,
+    ),
+    "MIG notebook": Character(
+        ("jupyter", "course-notebook"), ("teaching",),
+        LOADS["open kernel"], "idle", "idle allocation",
+        partition="interactive", qos="interactive", endings=("TIMEOUT",),
+        busy_share=(0.94, 0.94), time_limit_seconds=6768,
+        cpus_per_gpu=5, cpu_share=0.01, host_mib_per_gpu=6_000.0,
+    ),
+    "short sweep": Character(
+        ("hparam-sweep", "ablation-grid"), ("robotics",),
+        LOADS["sweep"], "mixed", "time limit far above need",
         endings=("COMPLETED", "COMPLETED", "COMPLETED", "COMPLETED", "FAILED"),
-        cycle_seconds=SHORT_CYCLE_SECONDS,
-        busy_share=(0.70, 0.92),
-        time_limit_seconds=3600,
+        cycle_seconds=SHORT_CYCLE_SECONDS, busy_share=(0.70, 0.92), time_limit_seconds=3600,
         array_tasks=12,
     ),
-    Character(
-        key="waiting for resources",
-        names=("llama3-70b-sft", "mixtral-dpo"),
-        people=(("ychen", "nlp"), ("adiallo", "nlp")),
-        places=(),
-        wanted_gpus=32,
-        endings=("CANCELLED",),
+    "out of memory": Character(
+        ("lora-70b-one-gpu", "long-context-sft"), ("biology",),
+        LOADS["too much"], "tensor compute", "out of memory",
+        endings=("OUT_OF_MEMORY",), cycle_seconds=MEDIUM_CYCLE_SECONDS, busy_share=(0.30, 0.70),
     ),
-    Character(
-        key="waiting for priority",
-        names=("protein-folding-msa", "cryoem-refine"),
-        people=(("rsingh", "biology"), ("pgarcia", "biology")),
-        places=(),
-        wanted_gpus=8,
-        reason="Priority",
-        endings=("CANCELLED",),
+    "out of time": Character(
+        ("segment-whole-slides", "retrain-all-folds"), ("medimg",),
+        LOADS["odd shapes"], "compute-active", "time limit reached",
+        endings=("TIMEOUT",), busy_share=(0.75, 0.75), time_limit_seconds=5400,
     ),
+    "spread out": Character(
+        ("t5-xl-two-nodes", "mt5-adapters"), ("nlp",),
+        LOADS["fine-tune"], "tensor compute", "spread over too many nodes",
+        training=Training(mfu=0.30, dtype="bfloat16", step_seconds=1.7),
+    ),
+    "tiny kernels": Character(
+        ("rnn-forecast", "neural-ode"), ("physics",),
+        LOADS["tiny kernels"], "busy, low SM use", "launch-bound",
+        partition="l40s", cpus_per_gpu=8, cpu_share=0.15,
+    ),
+    "odd shapes": Character(
+        ("swin-257", "mixer-odd-vocab"), ("vision",),
+        LOADS["odd shapes"], "compute-active", "weak tensor use",
+        partition="l40s", endings=("COMPLETED", "CANCELLED"),
+    ),
+    "double precision": Character(
+        ("pinn-navier-stokes", "gp-regression"), ("physics",),
+        LOADS["double precision"], "FP64 compute", "unexpected double precision",
+        training=Training(mfu=0.14, dtype="float64", step_seconds=0.9),
+    ),
+    "waiting for resources": Character(
+        ("llama3-70b-sft", "mixtral-dpo"), ("nlp",),
+        endings=("CANCELLED",), wanted_gpus=32,
+    ),
+    "waiting for priority": Character(
+        ("protein-folding-msa", "cryoem-refine"), ("biology",),
+        endings=("CANCELLED",), wanted_gpus=8, reason="Priority",
+    ),
+}
+# fmt: on
+
+_ALL = tuple(range(8))
+
+LAYOUT: tuple[tuple[str, Places], ...] = (
+    ("tuned language model", ((0, _ALL), (1, _ALL))),
+    ("starved loader", ((2, (0, 1, 2, 3)),)),
+    ("single precision", ((2, (4, 5)),)),
+    ("idle notebook", ((2, (6,)),)),
+    ("partly idle", ((3, _ALL),)),
+    ("straggler", ((4, (0, 1, 2, 3)),)),
+    ("memory-bound", ((4, (4, 5)),)),
+    ("short sweep", ((4, (6,)),)),
+    ("checkpoint stalls", ((5, (0, 1, 2, 3)),)),
+    ("out of memory", ((5, (4,)),)),
+    ("rollouts", ((6, (0, 1, 2, 3)),)),
+    ("GPU too big", ((6, (4,)),)),
+    ("communication-bound", ((7, _ALL),)),
+    ("MIG service", ((8, (0,)),)),
+    ("MIG service", ((8, (1,)),)),
+    ("MIG service", ((8, (6,)),)),
+    ("MIG notebook", ((8, (3,)),)),
+    ("MIG notebook", ((8, (10,)),)),
+    ("tiny kernels", ((9, (0,)),)),
+    ("odd shapes", ((9, (1, 2)),)),
+    ("spread out", ((10, (0, 1, 2, 3)), (11, (0, 1, 2, 3)))),
+    ("double precision", ((10, (4, 5)),)),
+    ("out of time", ((11, (4, 5)),)),
+    ("waiting for resources", ()),
+    ("waiting for priority", ()),
 )
+"""Seats: the GPUs of a block's nodes on which jobs of one character follow one another."""

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from flopwatch_simulation.cast import NODES_PER_BLOCK
-from flopwatch_simulation.cluster import Cluster
-from flopwatch_simulation.doors import Doors, Refused
-from flopwatch_simulation.sender import Sender
+from flopwatch_simulation.cluster import DEFAULT_NODES
+from flopwatch_simulation.crew import Orders, play, processes_for
+from flopwatch_simulation.doors import Refused
 
 
 def main() -> int:
@@ -18,11 +17,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     try:
-        doors = Doors(
-            arguments.server, _token(arguments.node_token_file), _token(arguments.feed_token_file)
+        play(
+            Orders(
+                server=arguments.server,
+                node_token=arguments.node_token_file.read_text().strip(),
+                feed_token=arguments.feed_token_file.read_text().strip(),
+                seed=arguments.seed,
+                nodes=arguments.nodes,
+                history_seconds=int(arguments.history_hours * 3600),
+                processes=arguments.processes or processes_for(arguments.nodes),
+            )
         )
-        cluster = Cluster(arguments.seed, arguments.nodes)
-        Sender(cluster, doors, arguments.history_minutes * 60).run()
     except (OSError, ValueError, Refused) as problem:
         print(f"flopwatch simulate: {problem}", file=sys.stderr)
     return 1
@@ -36,11 +41,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--server", required=True, help="URL, such as http://localhost:8260")
     parser.add_argument("--node-token-file", required=True, type=Path)
     parser.add_argument("--feed-token-file", required=True, type=Path)
-    parser.add_argument("--nodes", type=_positive, default=NODES_PER_BLOCK, help="of 8 GPUs each")
+    parser.add_argument("--nodes", type=_positive, default=DEFAULT_NODES, help="of 8 GPUs each")
     parser.add_argument("--seed", type=int, default=1, help="of another cluster")
-    parser.add_argument(
-        "--history-minutes", type=_positive, default=120, help="how far back it begins"
-    )
+    parser.add_argument("--history-hours", type=_hours, default=2.0, help="how far back it begins")
+    parser.add_argument("--processes", type=_positive, help="that send; by default as needed")
     return parser
 
 
@@ -51,8 +55,11 @@ def _positive(text: str) -> int:
     return number
 
 
-def _token(path: Path) -> str:
-    return path.read_text().strip()
+def _hours(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{number} is no stretch of time")
+    return number
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

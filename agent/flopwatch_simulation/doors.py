@@ -2,13 +2,14 @@
 
 import gzip
 import json
+import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from flopwatch.wire import BATCH_TYPE, Batch, encode_batch
+from flopwatch.wire import BATCH_TYPE, SENT_AT_HEADER, Batch, encode_batch
 
 INGEST_PATH = "/api/v1/ingest"
 FEED_PATH = "/api/v1/feed"
@@ -27,7 +28,13 @@ class Refused(Exception):
 class Doors:
     """Posts to one server. `address` is its URL, `node_token` and `feed_token` open the doors."""
 
-    def __init__(self, address: str, node_token: str, feed_token: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        node_token: str,
+        feed_token: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{address} is not the URL of a server, such as http://localhost:8260")
@@ -36,11 +43,16 @@ class Doors:
         self._base = parts.path.rstrip("/")
         self._node_token = node_token
         self._feed_token = feed_token
+        self._clock = clock
 
     def send_batch(self, batch: Batch, values: "array[float]") -> None:
         """Post one batch; raise Unreachable or Refused."""
         body = gzip.compress(encode_batch(batch, values), compresslevel=1)
-        headers = {"Content-Type": BATCH_TYPE, "Content-Encoding": "gzip"}
+        headers = {
+            "Content-Type": BATCH_TYPE,
+            "Content-Encoding": "gzip",
+            SENT_AT_HEADER: f"{self._clock():.3f}",
+        }
         self._post(INGEST_PATH, self._node_token, headers, body)
 
     def send_feed(self, lines: Iterable[dict[str, Any]]) -> None:
