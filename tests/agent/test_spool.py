@@ -17,17 +17,36 @@ from flopwatch_agent.spool import Spool, SpoolBusy, SpooledBatch
 from tests.lab.spooled import waiting
 
 
-def batch(gaps: list[Gap] | None = None, filler: int = 0) -> bytes:
-    """A batch; `filler` values of noise make it large even when packed."""
+def batch(
+    gaps: list[Gap] | None = None,
+    filler: int = 0,
+    epoch: int = 1,
+    rows: list[tuple[int, int]] | None = None,
+) -> bytes:
+    """A batch with a sample of (device, time) a row, whose one value is its time.
+
+    `filler` values of noise make it large even when packed.
+    """
     draw = random.Random(filler)
-    noise = array("f", (draw.random() for _ in range(filler)))
-    return encode_batch(
-        Batch("n1", Epoch("boot", 1, 0.0, "0"), samples=Samples(), gaps=gaps or []), noise
+    values = array("f", (draw.random() for _ in range(filler)))
+    values.extend(float(time) for _, time in rows or ())
+    samples = Samples(
+        ["power_watts"], [device for device, _ in rows or ()], [time for _, time in rows or ()]
     )
+    header = Batch("n1", Epoch("boot", epoch, 0.0, "0"), samples=samples, gaps=gaps or [])
+    return encode_batch(header, values)
 
 
-def put(spool: Spool, end: int, filler: int = 0, gaps: list[Gap] | None = None) -> None:
-    spool.put([SpooledBatch(batch(gaps, filler), (end - 10, end), gaps or [])])
+def put(
+    spool: Spool,
+    end: int,
+    filler: int = 0,
+    gaps: list[Gap] | None = None,
+    epoch: int = 1,
+    rows: list[tuple[int, int]] | None = None,
+) -> None:
+    body = batch(gaps, filler, epoch, rows)
+    spool.put([SpooledBatch(body, (end - 10, end), gaps or [])])
 
 
 def drained(spool: Spool) -> list[bytes]:

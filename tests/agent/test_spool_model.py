@@ -4,10 +4,11 @@ import gzip
 import shutil
 import tempfile
 from pathlib import Path
+from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from flopwatch.wire import Gap
 from flopwatch_agent.spool import Spool, SpooledBatch
@@ -26,10 +27,12 @@ class SpoolMachine(RuleBasedStateMachine):
         self.home = Path(tempfile.mkdtemp())
         self.lives = 0
         self.put_so_far: dict[int, bytes] = {}  # body by the interval's end
-        self.delivered: dict[int, int] = {}  # how often, by the interval's end
+        self.delivered: set[int] = set()
         self.told: list[Gap] = []
         self.gaps_of: dict[bytes, list[Gap]] = {}
         self.torn: set[int] = set()
+        self.unremembered: set[int] = set()
+        self.flipped: set[str] = set()
         self.spool = Spool(self.folder, MOST_BYTES)
 
     @property
@@ -38,7 +41,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     def batch(self, size: int) -> SpooledBatch:
         end = 10 * (len(self.put_so_far) + 1)
-        body = b"%d:" % end + bytes(range(256)) * (size // 256) + b"\n"
+        body = b"%d:" % end + Random(end).randbytes(size) + b"\n"
         gaps = self.spool.take_gaps()
         self.put_so_far[end] = body
         self.gaps_of[body] = gaps
@@ -47,7 +50,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def receive(self, body: bytes) -> None:
         end = int(body.split(b":")[0])
         assert self.put_so_far[end] == body
-        self.delivered[end] = self.delivered.get(end, 0) + 1
+        self.delivered.add(end)
         self.told += self.gaps_of[body]
 
     def reopen(self) -> None:
@@ -58,7 +61,7 @@ class SpoolMachine(RuleBasedStateMachine):
             shutil.copytree(old, self.folder)
         self.spool = Spool(self.folder, MOST_BYTES)
 
-    @rule(sizes=st.lists(st.integers(0, 300_000), min_size=1, max_size=4))
+    @rule(sizes=st.lists(st.integers(0, 4000), min_size=1, max_size=4))
     def put(self, sizes: list[int]) -> None:
         self.spool.put([self.batch(size) for size in sizes])
 
@@ -83,8 +86,9 @@ class SpoolMachine(RuleBasedStateMachine):
     def send_and_crash_before_the_answer_is_remembered(self) -> None:
         record = self.spool.newest()
         body = None if record is None else self.spool.read(record)
-        if body is not None:
+        if record is not None and body is not None:
             self.receive(gzip.decompress(body))
+            self.unremembered.add(record.end)
         self.reopen()
 
     @rule()
@@ -106,18 +110,19 @@ class SpoolMachine(RuleBasedStateMachine):
             file.truncate(old + int(share * (new - old)))
         self.reopen()
 
-    @precondition(lambda self: any(self.folder.glob("*.segment")))
     @rule(place=st.integers(0, 1 << 20), bit=st.integers(0, 7))
     def crash_and_flip_a_bit(self, place: int, bit: int) -> None:
         self.reopen()
         self.spool.close()
-        path = sorted(self.folder.glob("*.segment"))
-        if path:
-            victim = path[place % len(path)]
+        # A second bit in the same record may cost the knowledge of when it was.
+        intact = [each for each in self.folder.glob("*.segment") if each.name not in self.flipped]
+        if intact:
+            victim = sorted(intact)[place % len(intact)]
+            self.flipped.add(victim.name)
             data = bytearray(victim.read_bytes())
-            where = place % len(data)
+            where = place % (len(data) or 1)
             if b"done" not in data[max(0, where - 3) : where + 4]:  # that would only send it again
-                data[where] ^= 1 << bit
+                data[where : where + 1] = bytes(byte ^ 1 << bit for byte in data[where : where + 1])
                 victim.write_bytes(data)
         self.spool = Spool(self.folder, MOST_BYTES)
 
@@ -141,15 +146,11 @@ class SpoolMachine(RuleBasedStateMachine):
         covered = {
             end for gap in self.told for end in range(int(gap.start) + 10, int(gap.end) + 10, 10)
         }
-        missing = set(self.put_so_far) - set(self.delivered)
+        missing = set(self.put_so_far) - self.delivered
         assert missing - self.torn <= covered
-        assert covered <= missing | self.resent
-
-    @property
-    def resent(self) -> set[int]:
-        """Sent in a life that crashed before it could remember that, then lost: both are true."""
-        return {end for end, times in self.delivered.items() if times}
+        # Sent in a life that crashed before it could remember that, then lost: both are true.
+        assert covered <= missing | self.unremembered
 
 
 TestSpool = SpoolMachine.TestCase
-TestSpool.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestSpool.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
