@@ -75,6 +75,7 @@ class FakeDriver:
         self.gpus = gpus
         self.clock = clock
         self.init_error = 0
+        self._xids = 0
         self._lines: dict[str, str] = {}
         for gpu in range(gpus):
             self._describe(gpu, model, node)
@@ -98,7 +99,9 @@ class FakeDriver:
         """Set readings: ratios as fractions, rates in B/s, others in the unit of their name.
 
         A text goes to the driver as it is: "error:3" (not supported), "blank" (GPM's NaN). Other
-        names are the driver's own: error, handle_error, delay_ms, reasons, gpm, memory_used_mib.
+        names are the driver's own: error, handle_error, delay_ms, reasons, gpm, memory_used_mib,
+        ecc_corrected, ecc_uncorrected, pcie_width, pcie_max_width, and remapped_rows as
+        "corrected uncorrected pending failed".
         """
         for name, value in values.items():
             key, units = _KEYS.get(name, (name, 1.0))
@@ -108,6 +111,12 @@ class FakeDriver:
     def processes(self, gpu: int | str, pids: Sequence[int]) -> None:
         """Let these processes compute on the GPU."""
         self._lines[f"gpu.{gpu}.processes"] = " ".join(str(pid) for pid in pids)
+
+    def xid(self, gpu: int, code: int, gpu_instance: int | None = None) -> None:
+        """Let an Xid happen, to one instance of the GPU if given."""
+        self._xids += 1
+        whose = "" if gpu_instance is None else f" {gpu_instance}"
+        self._lines[f"gpu.{gpu}.xid"] = f"{self._xids} {code}{whose}"
 
     def split(self, gpu: int, profiles: Sequence[str]) -> None:
         """Switch MIG on and make one instance of each profile, such as "3g.40gb"."""
@@ -143,6 +152,11 @@ class FakeDriver:
             bus_id=f"00000000:{0x10 + gpu:02X}:00.0",
             mig="0",
             power_limit_watts=700,
+            ecc_corrected=0,
+            ecc_uncorrected=0,
+            remapped_rows="0 0 0 0",
+            pcie_width=16,
+            pcie_max_width=16,
         )
         self._set_idle(gpu, memory_mib=81559)
 

@@ -19,8 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       VERSION_MISMATCH = 25 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
+       INSUFFICIENT_SIZE = 7, TIMEOUT = 10, VERSION_MISMATCH = 25 };
 enum { GPUS = 16, INSTANCES = 8, SLOTS = GPUS * (1 + INSTANCES), GPM_IDS = 128, PIDS = 64 };
 enum { WATT_INTEGRAL = 0 };              /* no GPM metric has id 0: its place keeps the energy */
 
@@ -34,20 +34,23 @@ typedef struct { int slot; double time, total[GPM_IDS]; } Sample;
 typedef struct { unsigned version, count; Sample *first, *second; Metric metrics[]; } Metrics;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned version, supported; } Support;
+typedef struct { char seen[GPUS][512]; char registered[GPUS]; } EventSet;
 _Static_assert(sizeof(MemoryV2) == 40 && sizeof(MemoryV1) == 24, "memory");
 _Static_assert(sizeof(Process) == 24 && sizeof(Pci) == 68 && sizeof(Metric) == 40, "structs");
 
 /* The fields of a GPU, in the order of their names. */
 enum { MINOR, UUID, NAME, BUS_ID, MEMORY_TOTAL, MEMORY_USED, MEMORY_RESERVED, UTILIZATION, POWER,
        POWER_LIMIT, ENERGY, TEMPERATURE, CLOCK, REASONS, PROCESSES, GPM, MIG, GPU_INSTANCE,
-       COMPUTE_INSTANCE, ERROR, HANDLE_ERROR, DELAY, FIELDS };
+       COMPUTE_INSTANCE, ERROR, HANDLE_ERROR, DELAY, XID, ECC_CORRECTED, ECC_UNCORRECTED,
+       REMAPPED_ROWS, PCIE_WIDTH, PCIE_MAX_WIDTH, FIELDS };
 static const char *const NAMES[FIELDS] = {
     "minor", "uuid", "name", "bus_id", "memory_total_mib", "memory_used_mib", "memory_reserved_mib",
     "utilization", "power_mw", "power_limit_mw", "energy_mj", "temperature", "clock", "reasons",
     "processes", "gpm", "mig", "gpu_instance", "compute_instance", "error", "handle_error",
-    "delay_ms" };
+    "delay_ms", "xid", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_width",
+    "pcie_max_width" };
 
-typedef struct {
+typedef struct Slot {
     char fields[FIELDS][512];
     Text gpm[GPM_IDS];
     double total[GPM_IDS];
@@ -59,7 +62,8 @@ static Slot slots[SLOTS];
 static int gpus = 8, init_error, live_samples;
 static double driver_clock = -1, integrated_until = -1;
 static struct stat seen;
-static char seen_path[512];
+static char seen_path[512], listened_path[512];
+static int listeners[GPUS];
 
 static double seconds(struct timespec t) { return (double)t.tv_sec + (double)t.tv_nsec * 1e-9; }
 
@@ -121,16 +125,16 @@ static void forget(void) {
 }
 
 /* Read the state file if it changed. Values count from the moment of the file's mtime. */
-static void refresh(void) {
+static int refreshed(void) {
     char line[700], name[32], key[64], value[512];
     struct stat status;
     const char *path = getenv("FAKE_NVML_STATE");
-    if (!path || stat(path, &status)) abort();
+    if (!path || stat(path, &status)) return 0;
     if (status.st_mtim.tv_sec == seen.st_mtim.tv_sec && status.st_mtim.tv_nsec == seen.st_mtim.tv_nsec
-        && status.st_size == seen.st_size && status.st_ino == seen.st_ino) return;
+        && status.st_size == seen.st_size && status.st_ino == seen.st_ino) return 1;
     seen = status;
     FILE *file = fopen(path, "r");
-    if (!file) abort();
+    if (!file) return 0;
     if (strcmp(seen_path, path)) integrated_until = -1;          /* another driver, another time */
     snprintf(seen_path, sizeof seen_path, "%s", path);
     if (fscanf(file, "clock %lf ", &driver_clock) != 1) driver_clock = -1;
@@ -143,7 +147,9 @@ static void refresh(void) {
             set_field(&slots[slot_of(name)], key, value);
     }
     fclose(file);
+    return 1;
 }
+static void refresh(void) { if (!refreshed()) abort(); }
 
 /* Every call enters here: the delay passes outside the lock, as a wedged call does not hold it. */
 static int enter(Slot *slot) {
@@ -276,6 +282,18 @@ int nvmlDeviceGetTotalEnergyConsumption(Slot *s, unsigned long long *into) {
     if (!code) *into += (unsigned long long)s->total[WATT_INTEGRAL];
     return leave(code);
 }
+int nvmlDeviceGetTotalEccErrors(Slot *s, unsigned uncorrected, unsigned aggregate, unsigned long long *into) {
+    return aggregate ? INVALID_ARGUMENT : read_number(s, uncorrected ? ECC_UNCORRECTED : ECC_CORRECTED, into);
+}
+/* "CORRECTED UNCORRECTED PENDING FAILED" */
+int nvmlDeviceGetRemappedRows(Slot *s, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    int code = enter(s);
+    if (!code && sscanf(s->fields[REMAPPED_ROWS], "%u %u %u %u", corrected, uncorrected, pending, failed) != 4)
+        code = NOT_SUPPORTED;
+    return leave(code);
+}
+int nvmlDeviceGetCurrPcieLinkWidth(Slot *s, unsigned *into) { return read_unsigned(s, PCIE_WIDTH, into); }
+int nvmlDeviceGetMaxPcieLinkWidth(Slot *s, unsigned *into) { return read_unsigned(s, PCIE_MAX_WIDTH, into); }
 int nvmlDeviceGetComputeRunningProcesses_v3(Slot *s, unsigned *count, Process *into) {
     int code = enter(s);
     if (!code) code = error_in(s->fields[PROCESSES]);
@@ -369,4 +387,50 @@ int nvmlGpmMetricsGet(Metrics *request) {
     int code = enter(&slots[first->slot]);
     for (unsigned i = 0; !code && i < request->count; i++) mean(&request->metrics[i], first, second);
     return leave(code);
+}
+
+/* ---- events: an Xid is "NUMBER CODE [GPU_INSTANCE]"; a number not seen before makes it happen ---- */
+typedef struct { Slot *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
+_Static_assert(sizeof(Event) == 32, "event");
+
+int nvmlEventSetCreate(EventSet **into) { *into = calloc(1, sizeof **into); return SUCCESS; }
+int nvmlEventSetFree(EventSet *set) { free(set); return SUCCESS; }
+int nvmlDeviceRegisterEvents(Slot *s, unsigned long long types, EventSet *set) {
+    int code = enter(s);
+    long gpu = s - slots;
+    if (!code && (gpu >= GPUS || types != 8)) code = INVALID_ARGUMENT;    /* 8: critical Xid */
+    if (!code) code = error_in(s->fields[XID]);
+    if (!code) {
+        strcpy(set->seen[gpu], s->fields[XID]);
+        set->registered[gpu] = 1;
+        if (strcmp(listened_path, seen_path)) memset(listeners, 0, sizeof listeners);
+        strcpy(listened_path, seen_path);
+        listeners[gpu]++;
+    }
+    return leave(code);
+}
+/* How many sets of events this GPU was registered with since the state file is this one. */
+int fakeNvmlListeners(int gpu) { return strcmp(listened_path, seen_path) ? 0 : listeners[gpu]; }
+static int next_event(EventSet *set, Event *into) {
+    unsigned code, gpu_instance = ~0u;
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        const char *xid = slots[gpu].fields[XID];
+        if (!set->registered[gpu] || !strcmp(set->seen[gpu], xid)) continue;
+        strcpy(set->seen[gpu], xid);
+        if (sscanf(xid, "%*u %u %u", &code, &gpu_instance) < 1) continue;
+        *into = (Event){ &slots[gpu], 8, code, gpu_instance, ~0u };
+        return 1;
+    }
+    return 0;
+}
+int nvmlEventSetWait_v2(EventSet *set, Event *into, unsigned timeout_ms) {
+    for (unsigned waited = 0;; waited += 5) {
+        pthread_mutex_lock(&lock);
+        int alive = refreshed(), found = alive && next_event(set, into);
+        pthread_mutex_unlock(&lock);
+        if (!alive) return UNINITIALIZED;                            /* the test is over */
+        if (found) return SUCCESS;
+        if (waited >= timeout_ms) return TIMEOUT;
+        usleep(5000);
+    }
 }
