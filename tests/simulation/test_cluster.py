@@ -1,77 +1,47 @@
 """The simulated cluster: the same again every time, and possible in physics."""
 
+import json
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import get_args
 
 import pytest
 
-from flopwatch.metrics import BY_NAME, COLUMNS
-from flopwatch.wire import MAX_BODY_BYTES, Batch, encode_batch
+from flopwatch.metrics import BY_NAME, COLUMNS, Reason
+from flopwatch.wire import MAX_BODY_BYTES, Batch
 from flopwatch_simulation.cluster import Cluster
-from flopwatch_simulation.schedule import Job
+from tests.simulation.readings import HOUR, NOON, Row, encoded, reports_of, rows_of, settled
 
-# A Thursday; nothing depends on it.
-NOON = 1_773_316_800
-HOUR = range(NOON - 3590, NOON + 1, 10)
-H100_POWER_LIMIT_WATTS = 700
-H100_MEMORY_MIB = 81559
-BF16_PEAK = 989.5e12
-Row = dict[str, float]
+NODES = 12
+MIG_NODE = 8
+A100_NODE = 7
+POWER_LIMIT_WATTS = {0: 700, 6: 700, 7: 400, 9: 350}
+MEMORY_MIB = {0: 81_559, 6: 143_771, 7: 81_920, 8: 40_448, 9: 46_068}
+"""By node of each model: H100, H200, A100, an H100 split in halves, L40S."""
 
-
-def rows_of(
-    cluster: Cluster, times: range, nodes: Iterable[int]
-) -> dict[tuple[int, int], list[Row]]:
-    """All samples of these nodes by (node, ordinal), in order of time."""
-    found: dict[tuple[int, int], list[Row]] = defaultdict(list)
-    for node in nodes:
-        batch, values = cluster.batch(node, times, 60)
-        width = len(COLUMNS)
-        for index, (device, time) in enumerate(
-            zip(batch.samples.device, batch.samples.time, strict=True)
-        ):
-            cells = values[index * width : (index + 1) * width]
-            found[node, device].append({"time": time, **dict(zip(COLUMNS, cells, strict=True))})
-    return found
+WHOLE_ONLY = [
+    "gpu_utilization", "power_watts", "energy_joules", "pcie_tx", "pcie_rx", "nvlink_tx",
+    "nvlink_rx",
+]  # fmt: skip
+Rows = dict[tuple[int, int], list[Row]]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
-    return Cluster(seed=7)
+    return Cluster(seed=7, nodes=NODES)
 
 
 @pytest.fixture(scope="module")
-def rows(cluster: Cluster) -> dict[tuple[int, int], list[Row]]:
-    return rows_of(cluster, HOUR, range(6))
+def rows(cluster: Cluster) -> Rows:
+    return rows_of(cluster, HOUR, range(NODES))
 
 
-def settled(cluster: Cluster, character: str) -> tuple[Job, range]:
-    """A job of this character, and intervals that it held from end to end, after its start."""
-    times = (NOON + minutes * 60 for minutes in range(0, 24 * 60, 5))
-    for time in times:
-        for truth in cluster.truth(time):
-            job = truth.job
-            if job.character.key == character and job.started_at is not None:
-                first = (job.started_at // 10 + 2) * 10
-                return job, range(first, job.ended_at // 10 * 10 + 1, 10)
-    raise AssertionError(f"no {character} in a day")
-
-
-def means(cluster: Cluster, job: Job, times: range, column: str) -> list[float]:
-    """The mean of a column for each GPU of a job, in the order of ranks."""
-    rows = rows_of(cluster, times, (node for node, _ in job.places))
-    return [
-        statistics.fmean(row[column] for row in rows[node, ordinal])
-        for node, ordinals in job.places
-        for ordinal in ordinals
-    ]
-
-
-def encoded(cluster: Cluster, node: int, times: range) -> bytes:
-    return encode_batch(*cluster.batch(node, times, 10))
+@pytest.fixture(scope="module")
+def whole(rows: Rows) -> Rows:
+    """Those of whole GPUs."""
+    return {key: samples for key, samples in rows.items() if key[0] != MIG_NODE}
 
 
 def test_the_same_seed_makes_the_same_bytes_again() -> None:
@@ -82,7 +52,8 @@ def test_the_same_seed_makes_the_same_bytes_again() -> None:
 
 def test_another_seed_is_another_cluster() -> None:
     assert encoded(Cluster(seed=7), 2, HOUR) != encoded(Cluster(seed=8), 2, HOUR)
-    assert Cluster(seed=7).device(0, 0).uuid != Cluster(seed=8).device(0, 0).uuid
+    devices = [Cluster(seed).agent(0).devices[0].uuid for seed in (7, 8)]
+    assert devices[0] != devices[1]
 
 
 def test_a_window_made_alone_is_the_same_as_within_a_longer_one(cluster: Cluster) -> None:
@@ -92,7 +63,7 @@ def test_a_window_made_alone_is_the_same_as_within_a_longer_one(cluster: Cluster
 
 
 def test_a_larger_cluster_has_the_smaller_one_in_it() -> None:
-    small, large = Cluster(seed=7, nodes=6), Cluster(seed=7, nodes=14)
+    small, large = Cluster(seed=7, nodes=6), Cluster(seed=7, nodes=26)
     assert encoded(small, 3, HOUR) == encoded(large, 3, HOUR)
     few = {job.raw_job_id for job in small.jobs(NOON, NOON)}
     many = [job.raw_job_id for job in large.jobs(NOON, NOON)]
@@ -102,183 +73,154 @@ def test_a_larger_cluster_has_the_smaller_one_in_it() -> None:
 
 def test_devices_are_all_different() -> None:
     cluster = Cluster(seed=7, nodes=60)
-    devices = [cluster.device(node, ordinal).uuid for node in range(60) for ordinal in range(8)]
-    assert len(set(devices)) == 480
+    devices = [device for node in range(60) for device in cluster.agent(node).devices]
+    assert len({(device.uuid, device.instance) for device in devices}) == 60 * 8 + 5 * 8
+    assert len({device.uuid for device in devices}) == 480
 
 
-def test_people_have_different_uids(cluster: Cluster) -> None:
-    uids = {(job.user, job.uid) for job in cluster.jobs(NOON, NOON + 30 * 86400)}
-    assert len(uids) == len({user for user, _ in uids}) == len({uid for _, uid in uids})
-
-
-def test_no_gpu_is_ever_held_by_two_jobs(cluster: Cluster) -> None:
-    held: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for job in cluster.jobs(NOON, NOON + 86400):
-        for node, ordinals in job.places if job.started_at else ():
-            for ordinal in ordinals:
-                held[node, ordinal].append((job.started_at or 0, job.ended_at))
-    assert len(held) == 42
-    for spans in held.values():
-        spans.sort()
-        assert all(end < start for (_, end), (start, _) in pairwise(spans))
+def test_people_have_different_uids() -> None:
+    jobs = Cluster(seed=7, nodes=12 * 30).jobs(NOON, NOON + 86400)
+    people = {job.person for job in jobs}
+    users = {person.user for person in people}
+    assert len(users) == len({person.uid for person in people})
+    assert len(users) > 300
+    assert len({person.account for person in people}) > 100
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_visitor_finds_the_cast_at_any_time_of_day(seed: int) -> None:
-    cluster = Cluster(seed)
+def test_a_visitor_finds_much_to_see_at_any_time_of_day(seed: int) -> None:
+    cluster = Cluster(seed)  # as `flopwatch run` plays it
     for time in range(NOON, NOON + 86400, 1700):
         ledger = cluster.truth(time)
         running = [truth for truth in ledger if truth.state == "RUNNING"]
         pending = [truth for truth in ledger if truth.state == "PENDING"]
-        assert len(running) >= 6
+        assert len(running) >= 8
         assert 1 <= len(pending) <= 6
-        assert 48 - sum(truth.gpus for truth in running) >= 6
+        assert 64 - sum(truth.gpus for truth in running) >= 6
+        assert sum(truth.idle_gpus for truth in running) >= 1
         ages = [time - truth.job.started_at for truth in running if truth.job.started_at]
         assert max(ages) < 7200
-    kinds = {truth.job.character.key for truth in cluster.truth(NOON)}
-    assert len(kinds) >= 8
+        assert len({truth.advice for truth in running}) >= 6
 
 
-def test_every_value_is_plausible(rows: dict[tuple[int, int], list[Row]]) -> None:
-    assert len(rows) == 48
-    for samples in rows.values():
+def test_every_value_is_plausible_or_unknown_for_a_reason(cluster: Cluster, rows: Rows) -> None:
+    assert len(rows) == NODES * 8 + 8
+    for (node, _), samples in rows.items():
         assert [row["time"] for row in samples] == list(HOUR)
         for row in samples:
-            for name in COLUMNS:
+            unknown = [name for name in COLUMNS if math.isnan(row[name])]
+            assert sorted(unknown) == (sorted(WHOLE_ONLY) if node == MIG_NODE else [])
+            for name in set(COLUMNS) - set(unknown):
                 assert BY_NAME[name].minimum <= row[name] <= BY_NAME[name].maximum, name
+    introduction = cluster.agent(MIG_NODE).batch([NOON], introduces=True)[0]
+    told = {(entry.device, entry.metric) for entry in introduction.missing}
+    assert told == {(place, name) for place in range(16) for name in WHOLE_ONLY}
+    assert {entry.reason for entry in introduction.missing} == {"unsupported"}
+    assert "unsupported" in get_args(Reason)
 
 
-def test_columns_of_one_sample_fit_each_other(rows: dict[tuple[int, int], list[Row]]) -> None:
-    for row in (row for samples in rows.values() for row in samples):
-        assert row["energy_joules"] == pytest.approx(10 * row["power_watts"], rel=1e-5)
-        assert row["sm_min"] <= row["sm_active"] <= row["sm_max"]
-        assert row["sm_active"] <= row["engine_active"]
-        assert row["tensor_active"] <= row["sm_active"]
-        assert row["sm_occupancy"] <= row["sm_active"]
-        assert row["gpu_utilization"] == pytest.approx(row["engine_active"], abs=0.03)
-        assert row["memory_used_mib"] <= H100_MEMORY_MIB
-        assert row["power_watts"] <= H100_POWER_LIMIT_WATTS
-        assert (row["subsample_count"], row["source_period"]) == (10, 1)
-        stalls = 10 * row["engine_low_share"]
-        assert stalls == pytest.approx(round(stalls), abs=1e-5)
-        if row["sm_active"] > 0:
-            # The mean of ten sub-samples, `stalls` of them 0, can't be above the highest of them.
-            assert row["sm_active"] <= row["sm_max"] * (10 - stalls) / 10 + 1e-6
-        else:
-            assert row["sm_max"] == 0
+def test_columns_of_one_sample_fit_each_other(whole: Rows) -> None:
+    for (node, _), samples in whole.items():
+        for row in samples:
+            assert row["energy_joules"] == pytest.approx(10 * row["power_watts"], rel=1e-5)
+            assert row["sm_min"] <= row["sm_active"] <= row["sm_max"]
+            assert row["sm_active"] <= row["engine_active"]
+            assert row["tensor_active"] <= row["sm_active"]
+            assert row["sm_occupancy"] <= row["sm_active"]
+            assert row["gpu_utilization"] == pytest.approx(row["engine_active"], abs=0.03)
+            assert row["memory_used_mib"] <= MEMORY_MIB.get(node, MEMORY_MIB[0])
+            assert row["power_watts"] <= POWER_LIMIT_WATTS.get(node, 700)
+            assert (row["subsample_count"], row["source_period"]) == (10, 1)
+            stalls = 10 * row["engine_low_share"]
+            assert stalls == pytest.approx(round(stalls), abs=1e-5)
+            if row["sm_active"] > 0:
+                # The mean of ten, `stalls` of them 0, can't be above the highest of them.
+                assert row["sm_active"] <= row["sm_max"] * (10 - stalls) / 10 + 1e-6
+            else:
+                assert row["sm_max"] == 0
 
 
-def test_a_gpu_at_rest_draws_little_and_a_busy_one_much(
-    rows: dict[tuple[int, int], list[Row]],
-) -> None:
-    samples = [row for device in rows.values() for row in device]
-    resting = [row["power_watts"] for row in samples if row["memory_used_mib"] == 0]
+def test_a_gpu_at_rest_draws_little_and_a_busy_one_much(whole: Rows) -> None:
+    h100 = [row for (node, _), device in whole.items() if node < 6 for row in device]
+    resting = [row["power_watts"] for row in h100 if row["memory_used_mib"] == 0]
     tensor = [
         row["power_watts"]
-        for row in samples
+        for row in h100
         if row["throttled_share"] == 0 and row["tensor_active"] > 0.4
     ]
     assert 65 < min(resting) <= max(resting) < 75
     assert min(tensor) > 450
 
 
-def test_a_free_gpu_shows_no_activity_at_all(rows: dict[tuple[int, int], list[Row]]) -> None:
+def test_a_free_gpu_shows_no_activity_at_all(rows: Rows) -> None:
     active = [name for name in COLUMNS if name.endswith("_active")]
     for row in rows[5, 7]:
         assert [row[name] for name in active] == [0.0] * len(active)
         assert row["gpu_utilization"] == row["memory_used_mib"] == row["nvlink_tx"] == 0
 
 
-@pytest.mark.parametrize(
-    ("character", "column", "low", "high"),
-    [
-        ("tuned language model", "tensor_active", 0.45, 0.55),
-        ("starved loader", "sm_active", 0.31, 0.35),
-        ("starved loader", "engine_low_share", 0.40, 0.60),
-        ("single precision", "tensor_active", 0.0, 0.0),
-        ("single precision", "fp32_active", 0.40, 0.46),
-        ("idle notebook", "sm_active", 0.0, 0.0),
-        ("idle notebook", "memory_used_mib", 2000, 3000),
-        ("memory-bound", "gpu_utilization", 1.0, 1.0),
-        ("memory-bound", "tensor_active", 0.02, 0.03),
-        ("memory-bound", "dram_active", 0.75, 0.80),
-    ],
-)
-def test_each_character_is_what_its_name_says(
-    cluster: Cluster, character: str, column: str, low: float, high: float
+def test_instances_are_parts_of_their_gpus_and_have_no_power_of_their_own(
+    cluster: Cluster,
 ) -> None:
-    job, times = settled(cluster, character)
-    for mean in means(cluster, job, times, column):
-        assert low <= mean <= high
+    devices = cluster.agent(MIG_NODE).devices
+    assert [device.instance for device in devices] == ["1/0", "2/0"] * 8
+    assert {device.profile for device in devices} == {"3g.40gb"}
+    assert [device.minor for device in devices] == [place // 2 for place in range(16)]
+    assert len({device.uuid for device in devices}) == 8
+    assert {device.power_limit_watts for device in devices} == {None}
 
 
-def test_three_of_eight_gpus_of_the_partly_idle_job_do_nothing(cluster: Cluster) -> None:
-    job, times = settled(cluster, "partly idle")
-    assert [mean == 0 for mean in means(cluster, job, times, "sm_active")] == [False] * 5 + [
-        True
-    ] * 3
-
-
-def test_one_gpu_of_the_straggler_is_slow_and_hot(cluster: Cluster) -> None:
-    job, times = settled(cluster, "straggler")
-    clocks = means(cluster, job, times, "sm_clock_mhz")
-    assert clocks[2] < 0.8 * statistics.median(clocks)
-    hot = means(cluster, job, times, "temperature_c")
-    assert hot[2] > 80 > max(hot[:2])
-
-
-def test_checkpoints_stall_all_gpus_at_once_for_a_tenth_of_the_time(cluster: Cluster) -> None:
-    job, times = settled(cluster, "checkpoint stalls")
-    shares = means(cluster, job, times, "engine_low_share")
-    assert len(set(shares)) == 1
-    assert shares[0] == pytest.approx(0.1, abs=0.01)
-
-
-@pytest.mark.parametrize("column", ["sm_active", "tensor_active", "dram_active"])
-def test_samples_bear_out_the_ledger(cluster: Cluster, column: str) -> None:
-    for truth in cluster.truth(NOON):
-        if truth.state != "RUNNING":
-            continue
-        job, times = settled(cluster, truth.job.character.key)
-        mean = statistics.fmean(means(cluster, job, times, column))
-        assert mean == pytest.approx(getattr(truth, column), abs=0.01), job.character.key
-
-
-def reports_of(cluster: Cluster, job: Job, time: int) -> list[Any]:
-    return [
-        entry
-        for node, _ in job.places
-        for entry in cluster.batch(node, [time], 10)[0].reports
-        if entry.job_id == job.raw_job_id
-    ]
+def test_an_agent_introduces_its_sources_once(cluster: Cluster) -> None:
+    for node, name, passed_over in ((0, "gpm", {}), (A100_NODE, "dcgmi", {"gpm": "unsupported"})):
+        introduction = cluster.agent(node).batch([NOON], introduces=True)[0]
+        assert [source.device for source in introduction.sources] == list(range(8))
+        told = {(source.name, source.period_seconds) for source in introduction.sources}
+        assert told == {(name, 1.0)}
+        assert all(source.passed_over == passed_over for source in introduction.sources)
+        assert cluster.agent(node).batch([NOON])[0].sources == []
 
 
 @pytest.mark.parametrize(
-    ("character", "ranks", "mfu", "dtype", "peak"),
+    ("key", "ranks", "mfu", "dtype", "peak"),
     [
-        ("tuned language model", 16, 0.41, "bfloat16", BF16_PEAK),
-        ("starved loader", 4, 0.072, "bfloat16", BF16_PEAK),
-        ("partly idle", 5, 0.33, "bfloat16", BF16_PEAK),
-        ("checkpoint stalls", 4, 0.32, "bfloat16", BF16_PEAK),
+        ("tuned language model", 16, 0.41, "bfloat16", 989.5e12),
+        ("starved loader", 4, 0.072, "bfloat16", 989.5e12),
+        ("partly idle", 5, 0.33, "bfloat16", 989.5e12),
+        ("checkpoint stalls", 4, 0.32, "bfloat16", 989.5e12),
         ("single precision", 2, 0.31, "float32", 67e12),
+        ("rollouts", 4, 0.34, "bfloat16", 989.5e12),
+        ("communication-bound", 8, 0.09, "bfloat16", 312e12),
+        ("double precision", 2, 0.14, "float64", 67e12),
     ],
 )
 def test_reports_add_up_to_the_mfu_of_the_ledger(
-    cluster: Cluster, character: str, ranks: int, mfu: float, dtype: str, peak: float
+    cluster: Cluster, key: str, ranks: int, mfu: float, dtype: str, peak: float
 ) -> None:
-    job, times = settled(cluster, character)
+    job, times = settled(cluster, key)
     last = reports_of(cluster, job, times[-2])
     assert sorted(entry.report.rank for entry in last) == list(range(ranks))
     assert {entry.report.world_size for entry in last} == {ranks}
     flops = sum(entry.report.train_flops[dtype] for entry in last)
     seconds = sum(entry.report.train_seconds for entry in last)
     assert flops / seconds / peak == pytest.approx(mfu, rel=0.01)
+    assert {truth.mfu for truth in cluster.truth(times[-2]) if truth.job == job} == {mfu}
+
+
+def test_rollouts_are_a_phase_with_forward_flops_of_its_own(cluster: Cluster) -> None:
+    job, times = settled(cluster, "rollouts")
+    report = reports_of(cluster, job, times[-2])[0].report
+    generating = report.phase_seconds["generation"]
+    assert generating / report.elapsed_seconds == pytest.approx(0.6, abs=0.03)
+    flops = report.forward_only_flops["bfloat16"]
+    assert flops / generating / 989.5e12 == pytest.approx(0.03)
 
 
 def test_a_rank_reports_the_device_that_its_job_holds(cluster: Cluster) -> None:
     job, times = settled(cluster, "tuned language model")
     held = [
-        cluster.device(node, ordinal).uuid for node, ordinals in job.places for ordinal in ordinals
+        cluster.agent(node).devices[ordinal].uuid
+        for node, ordinals in job.places
+        for ordinal in ordinals
     ]
     reported = reports_of(cluster, job, times[-2])
     assert [entry.report.device_uuid for entry in reported] == held
@@ -304,8 +246,35 @@ def test_counters_of_reports_only_grow_and_stand_still_while_a_checkpoint_is_sav
         assert total == pytest.approx(after.elapsed_seconds)
 
 
+def test_the_host_rows_of_a_minute_add_up(cluster: Cluster) -> None:
+    host = cluster.agent(2).batch([NOON])[0].host
+    whole_node = next(row for row in host if row.job_id is None)
+    jobs = [row for row in host if row.job_id is not None]
+    assert len(jobs) >= 2
+    assert {row.time for row in host} == {NOON}
+    used = sum(row.cpu_seconds or 0 for row in jobs)
+    assert used < (whole_node.cpu_seconds or 0) <= 60 * (whole_node.cpu_count or 0)
+    for row in jobs:
+        assert (row.cpu_seconds or 0) <= 60 * (row.cpu_count or 0)
+        assert (row.memory_used_mib or 0) <= (row.memory_total_mib or 0)
+
+
+def test_a_crash_leaves_an_xid_and_heat_a_clock_reason(cluster: Cluster) -> None:
+    found = defaultdict(list)
+    for node in (2, 4):
+        for begin in range(NOON, NOON + 86_400, 1800):
+            batch, _ = cluster.agent(node).batch(range(begin + 10, begin + 1801, 10))
+            for event in batch.events:
+                found[event.kind].append(event)
+    assert {(event.value, "MMU fault" in event.detail) for event in found["xid"]} == {(31, True)}
+    assert {event.device for event in found["clock_reasons"]} == {2}
+    bits = [event.value for event in sorted(found["clock_reasons"], key=lambda one: one.time)]
+    assert set(bits) == {0, 0x20}
+    assert all(one != other for one, other in pairwise(bits))
+
+
 def test_the_feed_tells_what_the_ledger_knows(cluster: Cluster) -> None:
-    lines = list(cluster.feed_lines(NOON, NOON - 7200))
+    lines = [json.loads(json.dumps(line)) for line in cluster.feed_lines(NOON, NOON - 7200)]
     assert lines[0] == {"kind": "snapshot", "time": NOON, "complete": True}
     open_runs = {
         line["raw_job_id"]: line["state"]
@@ -313,20 +282,32 @@ def test_the_feed_tells_what_the_ledger_knows(cluster: Cluster) -> None:
         if line.get("state") in ("RUNNING", "PENDING") and line["kind"] == "run"
     }
     assert open_runs == {truth.job.raw_job_id: truth.state for truth in cluster.truth(NOON)}
-    nodes = [line for line in lines if line["kind"] == "node"]
-    assert [node["name"] for node in nodes] == [f"gpu00{number}" for number in range(1, 7)]
+    nodes = {line["name"]: line for line in lines if line["kind"] == "node"}
+    assert list(nodes) == [f"gpu{number:03d}" for number in range(1, 13)]
+    assert nodes["gpu008"]["gpu_type"] == "a100"
+    assert (nodes["gpu009"]["gpu_type"], nodes["gpu009"]["gpu_count"]) == ("h100_3g.40gb", 16)
     ended = [line for line in lines if line["kind"] == "run" and "ended_at" in line]
     assert len(ended) >= 10
     assert all(NOON - 7200 <= line["ended_at"] <= NOON for line in ended)
 
 
 def test_half_an_hour_of_a_node_is_well_under_the_largest_body(cluster: Cluster) -> None:
-    assert len(encoded(cluster, 0, range(NOON - 1790, NOON + 1, 10))) < MAX_BODY_BYTES / 5
+    times = range(NOON - 1790, NOON + 1, 10)
+    assert len(encoded(cluster, 0, times)) < MAX_BODY_BYTES / 5
+    assert len(encoded(cluster, MIG_NODE, times)) < MAX_BODY_BYTES / 5
 
 
 def test_a_process_that_computes_is_evidence_for_its_device(cluster: Cluster) -> None:
     job, times = settled(cluster, "partly idle")
-    batch: Batch = cluster.batch(3, times[-9:], 10)[0]
+    batch: Batch = cluster.agent(3).batch([times[-9]])[0]
     seen = [sign for sign in batch.evidence if sign.job_id == job.raw_job_id]
     assert [sign.ordinals for sign in seen if sign.kind == "prolog"] == [list(range(8))]
     assert [sign.device for sign in seen if sign.kind == "cgroup"] == [0, 1, 2, 3, 4]
+
+
+def test_energy_of_an_hour_is_its_power_over_time(whole: Rows) -> None:
+    for samples in whole.values():
+        energy = sum(row["energy_joules"] for row in samples)
+        assert energy == pytest.approx(
+            3600 * statistics.fmean(row["power_watts"] for row in samples), rel=1e-5
+        )
