@@ -29,6 +29,7 @@ REFUSED_BYTES = 4 << 20
 
 _NAME = re.compile(r"(\d{20})\.segment")
 _WRITTEN_AT_ONCE = 16
+_LAST_WAIT_SECONDS = 1.0
 
 
 class SpoolBusy(OSError):
@@ -73,13 +74,15 @@ class Spool:
 
     def close(self) -> None:
         """Leave the folder to the next agent."""
-        with self._lock:
-            for segment in self._segments:
-                segment.sealed = True
-            self._tidy()
-            if self._folder_lock is not None:
-                os.close(self._folder_lock)
-                self._folder_lock = None
+        if not self._lock.acquire(timeout=_LAST_WAIT_SECONDS):
+            return  # the disk hangs; the folder is free once this process has ended
+        for segment in self._segments:
+            segment.sealed = True
+        self._tidy()
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
+        self._lock.release()
 
     def put(self, batches: Sequence[SpooledBatch]) -> None:
         """Keep batches: on disk and synced, or in memory while the disk refuses."""

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from flopwatch.wire import encode_report, split_batch
+from flopwatch_agent.spool import Spool
 from tests.agent.test_reports import report
 from tests.lab.fake_nvml import FakeDriver
+from tests.lab.spooled import waiting
 
 TOKEN = "fpn_secret"
 
@@ -127,7 +129,7 @@ class AgentProcess:
 
     @property
     def spooled(self) -> int:
-        return len(list((self.folder / "spool").glob("*.batch")))
+        return len(waiting(self.folder / "spool"))
 
 
 @pytest.fixture
@@ -285,6 +287,21 @@ def test_a_name_that_the_server_would_refuse_is_refused_at_the_start(tmp_path: P
         ["g1 (old)" if each == "n1" else each for each in agent.arguments],
         "'g1 (old)' is no name of a node",
     )
+
+
+def test_a_second_agent_on_the_same_spool_is_refused(tmp_path: Path) -> None:
+    first = Spool(tmp_path / "spool")
+    _assert_refused(
+        AgentProcess(tmp_path, 1, {}).arguments,
+        f"another agent works on the spool {tmp_path / 'spool'}",
+    )
+    first.close()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "much"])
+def test_a_cap_that_is_no_amount_is_refused_at_the_start(tmp_path: Path, value: str) -> None:
+    arguments = [*AgentProcess(tmp_path, 1, {}).arguments, f"--spool-mib={value}"]
+    _assert_refused(arguments, "--spool-mib needs a whole number above 0")
 
 
 def _assert_refused(arguments: list[str], complaint: str) -> None:

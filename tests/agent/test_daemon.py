@@ -1,25 +1,26 @@
 """The whole agent in one process, its time moved by the test: what it puts into the spool."""
 
-import gzip
 import json
+import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flopwatch.wire import split_batch
+from flopwatch.wire import Gap, split_batch
 from flopwatch_agent.daemon import Agent, Settings, Writer
 from flopwatch_agent.shipper import Shipper
-from flopwatch_agent.spool import Spool
+from flopwatch_agent.spool import MEMORY_BATCHES, Spool, SpooledBatch
 from flopwatch_agent.transport import Connection
 from tests.agent.conftest import START
 from tests.agent.test_shipper import Server
 from tests.lab.fake_nvml import FakeDriver
 from tests.lab.processes import wait_for
+from tests.lab.spooled import waiting
 
 
 @dataclass
@@ -53,19 +54,15 @@ class Life:
             return self.waits > waits
 
         Agent(settings, lambda: self.now, wait).run()
-        return [_header(path) for path in sorted((self.folder / "spool").glob("*.batch"))]
+        return [_decoded(body) for body in waiting(self.folder / "spool")]
 
 
 class SlowDisk(Spool):
     """A spool on a disk that takes a while for each batch."""
 
-    def put(self, body: bytes, epoch: int, span: tuple[int, int]) -> None:
+    def put(self, batches: Sequence[SpooledBatch]) -> None:
         time.sleep(0.2)
-        super().put(body, epoch, span)
-
-
-def _header(path: Path) -> dict[str, Any]:
-    return _decoded(gzip.decompress(path.read_bytes()))
+        super().put(batches)
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
@@ -160,7 +157,7 @@ def test_all_reasons_are_told_again_after_a_batch_was_lost(life: Life, server: S
     refused = life.folder / "spool/refused"
 
     def both_are_refused() -> None:
-        wait_for(lambda: len(list(refused.iterdir())) == 2, "two batches are refused", 20)
+        wait_for(lambda: len(list(refused.glob("*"))) == 2, "two batches are refused", 20)
 
     life.events = {25: both_are_refused}
     life.run(35)
@@ -201,6 +198,31 @@ def test_the_end_waits_for_a_disk_that_is_still_writing(tmp_path: Path) -> None:
     connection = Connection("http://127.0.0.1:9", tmp_path / "token")
     writer = Writer(spool, Shipper(spool, connection, lambda least, most: least))
     for end in (10, 20):
-        writer.write(b"{}\n", 1, (end - 10, end))
+        writer.write(SpooledBatch(b"{}\n", (end - 10, end)))
     writer.finish()
-    assert len(Spool(tmp_path)) == 2
+    assert len(waiting(tmp_path)) == 2
+
+
+def test_a_disk_that_hangs_costs_its_own_batches_and_their_gaps_are_told(tmp_path: Path) -> None:
+    hung, free = threading.Event(), threading.Event()
+
+    class HungDisk(Spool):
+        def put(self, batches: Sequence[SpooledBatch]) -> None:
+            with self._lock:
+                hung.set()
+                free.wait(60)
+            super().put(batches)
+
+    spool = HungDisk(tmp_path)
+    writer = Writer(spool, Shipper(spool, Connection("http://127.0.0.1:9", tmp_path), min))
+    gap = Gap(0.0, 5.0, "the agent stood still")
+    told = writer.write(SpooledBatch(b"{}\n", (0, 10)))
+    assert hung.wait(20)
+    for end in range(20, 10 * MEMORY_BATCHES + 30, 10):
+        told += writer.write(SpooledBatch(b"{}\n", (end - 10, end), [gap] if end == 20 else []))
+        assert spool.take_gaps() == []  # does not hang
+    assert told == [gap, Gap(10, 20, "the disk did not answer")]
+    spool.close()  # nor does the end
+    free.set()
+    writer.finish()
+    assert len(waiting(tmp_path)) == MEMORY_BATCHES + 1
