@@ -147,7 +147,7 @@ class ExporterSource:
         self._url = url
         self._period = period_seconds
         self._lane = Lane("dcgm-exporter")
-        self._connection: http.client.HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self._heartbeat = Heartbeat(period_seconds)
         self._table: Table | None = None
         self._read_at = 0
@@ -224,8 +224,9 @@ class ExporterSource:
         """The page. Raises OSError or HTTPException."""
         host, port = self._url.hostname or "", self._url.port
         connection = http.client.HTTPConnection(host, port, timeout=DEADLINE_SECONDS)
-        self._connection = connection
         try:
+            connection.connect()
+            self._socket = connection.sock  # the connection forgets it before the page is read
             path = self._url._replace(scheme="", netloc="", fragment="").geturl() or "/"
             connection.request("GET", path, headers={"Connection": "close"})
             response = connection.getresponse()
@@ -233,18 +234,17 @@ class ExporterSource:
                 raise OSError(f"HTTP {response.status}")
             body = response.read(MAX_PAGE_BYTES + 1)
         finally:
-            self._connection = None
+            self._socket = None
             connection.close()
         if len(body) > MAX_PAGE_BYTES:
             raise OSError(f"the page is over {MAX_PAGE_BYTES} bytes")
         return body.decode(errors="replace")
 
     def _break_off(self) -> None:
-        connection = self._connection
-        if connection is None or connection.sock is None:
-            return
-        with suppress(OSError):  # it has just ended by itself
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        its_socket = self._socket
+        if its_socket is not None:
+            with suppress(OSError):  # it has just ended by itself
+                its_socket.shutdown(socket.SHUT_RDWR)
 
 
 def _in_words(error: Exception) -> str:
