@@ -11,6 +11,8 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from flopwatch_dashboard import shell
 from flopwatch_dashboard.documents import Documents
+from flopwatch_dashboard.live.hub import Hub, Timing
+from flopwatch_dashboard.live.socket import connect_live
 from flopwatch_dashboard.pages import all_pages
 from flopwatch_dashboard.router import Router
 from flopwatch_dashboard.services import RememberRequest
@@ -22,19 +24,22 @@ _SMALLEST_COMPRESSED_BYTES = 1000
 _logger = logging.getLogger(__name__)
 
 
-def create(house: House) -> FastAPI:
+def create(house: House, timing: Timing | None = None) -> FastAPI:
     """The whole server. The database must have been brought up to date before.
+
+    `timing` is the pace of the live path, its own unless told.
 
     From outside in: files, the guard, compression, the request that `call` reads, documents,
     and then Dash and the API.
     """
     ours = our_files()
-    app = create_app(house, lambda api: _add_pages(api, ours))
+    hub = Hub(house, timing or Timing())
+    app = create_app(house, lambda api: _add_pages(api, ours, hub))
     app.add_middleware(StaticFiles, given=ours.files, cache=house.settings.data_dir / "static")
     return app
 
 
-def _add_pages(app: FastAPI, ours: OurFiles) -> None:
+def _add_pages(app: FastAPI, ours: OurFiles, hub: Hub) -> None:
     """Everything behind the guard: Dash reads a request's body before its own routes do."""
     pages = all_pages()
     router = Router(pages)
@@ -53,14 +58,15 @@ def _add_pages(app: FastAPI, ours: OurFiles) -> None:
     dash.backend.websocket_capability = False
     dash.layout = shell.layout(pages)
     router.connect(dash)
+    connect_live(app, router, hub)
     app.add_middleware(Documents, exists=router.exists, script_hashes=dash.csp_hashes())
     app.add_middleware(RememberRequest)
     app.add_middleware(GZipMiddleware, minimum_size=_SMALLEST_COMPRESSED_BYTES)
-    app.router.lifespan_context = _with_set_up(dash, app)
+    app.router.lifespan_context = _with_set_up(dash, app, hub)
 
 
-def _with_set_up(dash: Dash, app: FastAPI) -> Any:
-    """The API's lifespan, after Dash's set-up.
+def _with_set_up(dash: Dash, app: FastAPI, hub: Hub) -> Any:
+    """The API's lifespan, after Dash's set-up and with the hub in it.
 
     Dash sets itself up at the first request to one of its own paths. After a restart an open page
     may send a callback first, which would then be unknown.
@@ -71,7 +77,7 @@ def _with_set_up(dash: Dash, app: FastAPI) -> Any:
     async def lifespan(server: FastAPI) -> AsyncIterator[Any]:
         dash._setup_server()
         within: AbstractAsyncContextManager[Any] = inner(server)
-        async with within as state:
+        async with within as state, hub.running():
             yield state
 
     return lifespan

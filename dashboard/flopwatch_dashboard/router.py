@@ -5,6 +5,7 @@ Own routing instead of Dash's pages, whose routing callback runs again at every 
 
 import logging
 from collections.abc import Sequence
+from typing import Any, TypedDict
 
 from dash import ClientsideFunction, Dash, Input, Output, State
 from dash.development.base_component import Component
@@ -14,13 +15,25 @@ from flopwatch_dashboard import shell
 from flopwatch_dashboard.address import Address, Place, find_place
 from flopwatch_dashboard.components import segment
 from flopwatch_dashboard.freshness import Freshness
+from flopwatch_dashboard.live.reading import Cursor
 from flopwatch_dashboard.pages import Page, Shown
 from flopwatch_dashboard.services import Visit, call
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.house import NotFound
 
 _logger = logging.getLogger(__name__)
-_Screen = tuple[Component, list[Component], list[Component], list[Component], Freshness | None]
+_Screen = tuple[Component, list[Component], list[Component], list[Component], "OnScreen | None"]
+
+
+class OnScreen(TypedDict):
+    """What the browser has to know of the page on its screen to follow it (assets/js/live.js)."""
+
+    path: str
+    search: str
+    follows: bool
+    shape: Any
+    cursor: Cursor
+    freshness: Freshness
 
 
 class Router:
@@ -55,20 +68,21 @@ class Router:
             Output("context", "children"),
             Output("ranges", "children"),
             Output("visitor", "children"),
-            Output("freshness", "data"),
+            Output("on-screen", "data"),
             Input("url", "pathname"),
             Input("again", "data"),
             State("url", "search"),
         )
         async def show(pathname: str, _again: float | None, search: str | None) -> _Screen:
-            return await self._show(Address.parse(pathname, search))
+            return await self._show(pathname, search or "")
 
         _connect_frame(app)
         for page in self._pages:
             page.connect(app)
 
-    async def _show(self, address: Address) -> _Screen:
+    async def _show(self, pathname: str, search: str) -> _Screen:
         visitor = shell.visitor(*await call(_who))
+        address = Address.parse(pathname, search)
         try:
             page, parts = self.match(address)
             place = await call(find_place, address, parts)
@@ -79,7 +93,15 @@ class Router:
         except SQLAlchemyError:
             _logger.exception("page %s could not be read", address.path)
             return shell.unreadable(), [], [], visitor, None
-        return shown.content, shell.context(place), _ranges(place, shown), visitor, shown.freshness
+        on_screen = OnScreen(
+            path=pathname,
+            search=search,
+            follows=page.live is not None,
+            shape=shown.shape,
+            cursor=Cursor(shown.freshness["now"], *shown.points),
+            freshness=shown.freshness,
+        )
+        return shown.content, shell.context(place), _ranges(place, shown), visitor, on_screen
 
 
 def _connect_frame(app: Dash) -> None:
@@ -92,7 +114,10 @@ def _connect_frame(app: Dash) -> None:
         Input("ranges", "children"),
     )
     app.clientside_callback(
-        ClientsideFunction("flopwatch", "freshness"), Input("freshness", "data")
+        ClientsideFunction("flopwatch", "follow"),
+        Input("on-screen", "data"),
+        Input("url", "pathname"),
+        Input("url", "search"),
     )
     app.clientside_callback(ClientsideFunction("flopwatch", "framed"), Input("visitor", "children"))
 

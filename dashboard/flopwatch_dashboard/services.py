@@ -1,7 +1,8 @@
 """How a page reaches the server's services: `await call(function, *args)`, and in no other way.
 
 The services are synchronous; Dash runs callbacks on the event loop. So each call gets a thread, a
-session and the person who asks, whom the guard put into the scope of the request.
+session and the person who asks, whom the guard put into the scope of the request. The live hub has
+threads of its own, in which it reads by `read_as`.
 """
 
 import asyncio
@@ -43,13 +44,20 @@ async def call(
     scope = _scope.get()
     house = cast(House, scope["app"].state.house)
     principal = cast(Principal, scope["state"]["principal"])
+    return await asyncio.to_thread(lambda: read_as(house, principal, read, *args, **kwargs))
 
-    def in_thread() -> Answer:
-        with house.database.session() as session:
-            visit = Visit(session, principal, house.clock(), house.peaks, house.settings)
-            return read(visit, *args, **kwargs)
 
-    return await asyncio.to_thread(in_thread)
+def read_as(
+    house: House,
+    principal: Principal,
+    read: Callable[Concatenate[Visit, P], Answer],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Answer:
+    """What `read` answers to `principal`, in a session of its own; blocks."""
+    with house.database.session() as session:
+        visit = Visit(session, principal, house.clock(), house.peaks, house.settings)
+        return read(visit, *args, **kwargs)
 
 
 def server_address() -> str:

@@ -13,7 +13,6 @@ from flopwatch_dashboard.pages import Page
 from flopwatch_dashboard.static import FONT_URL, OurFiles
 from flopwatch_server.access.principal import Principal
 
-TICK_SECONDS = 5
 _SCOPES = {
     "admin": "you see all jobs",
     "support": "you see all jobs",
@@ -52,8 +51,7 @@ def layout(pages: Sequence[Page]) -> Component:
     return html.Div(
         [
             dcc.Location(id="url", refresh="callback-nav"),
-            dcc.Interval(id="tick", interval=TICK_SECONDS * 1000),
-            dcc.Store(id="freshness"),
+            dcc.Store(id="on-screen"),
             dcc.Store(id="again"),  # a page sets it when it no longer fits what it shows
             html.A("Skip to the page", href="#main", className="skip"),
             _rail(pages),

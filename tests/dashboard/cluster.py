@@ -2,9 +2,12 @@
 
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
+
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.partitions import ensure_days
 from flopwatch_server.fleet.models import Device
+from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import World
 
@@ -58,15 +61,24 @@ def fill(database: Database, now: datetime) -> list[int]:
         return [device.id for device in training]
 
 
-def add_samples(database: Database, device_ids: list[int], moment: datetime) -> None:
-    """One more sample of each GPU that trains."""
+def add_samples(database: Database, device_ids: list[int], *moments: datetime) -> None:
+    """One more sample of each GPU that trains, at each of these times."""
     with database.session() as session:
         world = object.__new__(World)
         world.session = session
         for device_id in device_ids:
             device = session.get_one(Device, device_id)
-            world.samples(device, [moment], tensor_active=0.5, sm_active=0.9, dram_active=0.3,
+            world.samples(device, moments, tensor_active=0.5, sm_active=0.9, dram_active=0.3,
                           power_watts=450.0)  # fmt: skip
+
+
+def end(database: Database, job_id: str, now: datetime) -> None:
+    """Let a job end."""
+    with database.session() as session:
+        run = session.scalars(select(Run).where(Run.display_id == job_id)).one()
+        run.state, run.ended_at = "COMPLETED", now
+        for held in session.scalars(select(Allocation).where(Allocation.run_id == run.id)):
+            held.valid_to = now
 
 
 def _minutes(

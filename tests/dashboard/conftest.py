@@ -10,14 +10,16 @@ from typing import Literal
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from flopwatch.gpus import PeakTable
 from flopwatch_dashboard.app import create
+from flopwatch_dashboard.live.hub import Timing
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings
-from tests.lab.browser import chromium
+from tests.dashboard import cluster
+from tests.lab.browser import RECORD_VIOLATIONS, chromium
 from tests.lab.postgres import DatabaseFactory, postgres, public_folder
 from tests.lab.processes import wait_for
 
@@ -48,14 +50,23 @@ class Server:
     training: list[int] = field(default_factory=list)
 
 
+QUICK = Timing(tick=0.5, check=0.2)
+"""A tick that a test need not wait for; all else as in the product."""
+
+
 @contextmanager
 def serve(
-    database: Database, clock: Clock, data_dir: Path, sign_in: Literal["demo", "local"] = "demo"
+    database: Database,
+    clock: Clock,
+    data_dir: Path,
+    sign_in: Literal["demo", "local"] = "demo",
+    timing: Timing = QUICK,
+    port: int = 0,
 ) -> Iterator[Server]:
-    """The product's own application on a free port of the loopback."""
+    """The product's own application on the loopback; on a free port if none is given."""
     house = House(database, Settings(data_dir=data_dir, sign_in=sign_in), PeakTable.load(), clock)
-    config = uvicorn.Config(create(house), host="127.0.0.1", port=0, log_level="error")
-    server = uvicorn.Server(config)
+    app = create(house, timing)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = Thread(target=server.run)
     thread.start()
     try:
@@ -79,3 +90,31 @@ def browser() -> Iterator[Browser]:
     """The system's Chromium, for one module: as long as it lives, no other event loop can run."""
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def server(
+    databases: DatabaseFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server of this module's own over the small cluster."""
+    clock = Clock()
+    with databases.database() as database:
+        devices = cluster.fill(database, clock.now)
+        with serve(database, clock, tmp_path_factory.mktemp("data")) as running:
+            running.training = devices
+            yield running
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A profile that nobody has used, whose pages record what breaks the policy."""
+    found = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
+    found.add_init_script(RECORD_VIOLATIONS)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    """A page in that profile."""
+    return context.new_page()

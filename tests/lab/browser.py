@@ -11,6 +11,13 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 
+RECORD_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+"""
+"""A script that keeps what breaks the Content-Security-Policy of a page."""
+
 
 @contextmanager
 def chromium() -> Iterator[Browser]:

@@ -1,7 +1,7 @@
 // The frame: age of the data, pause, colour scheme, drawer, copying.
 (() => {
   "use strict";
-  const state = { data: null, offset: 0, paused: false };
+  const state = { data: null, offset: 0 };
   const element = (id) => document.getElementById(id);
 
   const age = (seconds) => {
@@ -16,7 +16,8 @@
   const show = () => {
     const label = element("age");
     if (!label) return;
-    const { data, offset, paused } = state;
+    const { data, offset } = state;
+    const { paused, signedOut } = flopwatch.live.state;
     let level = "none";
     let text = data ? "no data yet" : "";
     if (data && !data.live) [level, text] = ["none", "final"];
@@ -27,31 +28,18 @@
       level = seconds > data.old_after ? "old" : seconds > data.late_after ? "late" : "fresh";
     }
     if (paused && data?.live) [level, text] = ["paused", `paused, ${text}`];
+    if (signedOut) [level, text] = ["old", "signed out"];
     label.dataset.level = level;
     label.textContent = text;
   };
 
-  // The clock of the page stands still while nobody looks, on demand, and when all is final.
-  const tick = () => {
-    const disabled = state.paused || document.hidden || !state.data?.live;
-    dash_clientside.set_props("tick", { disabled });
-  };
-
-  let ticks = 0;
-  const tickNow = () => dash_clientside.set_props("tick", { n_intervals: (ticks += 1) + 1e6 });
-
-  document.addEventListener("visibilitychange", () => {
-    tick();
-    if (!document.hidden && !state.paused && state.data?.live) tickNow();
-  });
-
-  dash_clientside.flopwatch.freshness = (data) => {
+  // The age counts on by itself: while nothing comes, what is shown gets older.
+  flopwatch.freshness = (data) => {
     state.data = data;
     if (data) state.offset = data.now - Date.now() / 1000;
     show();
-    tick();
-    return dash_clientside.no_update;
   };
+  flopwatch.showAge = show;
   setInterval(show, 1000);
 
   const schemeIcons = { system: "sun-moon", light: "sun", dark: "moon" };
@@ -81,13 +69,13 @@
       flopwatch.scheme.choose(choices[next]);
     },
     pause(button) {
-      state.paused = !state.paused;
-      button.setAttribute("aria-pressed", state.paused);
-      button.setAttribute("aria-label", state.paused ? "Resume live updates" : "Pause live updates");
-      button.firstElementChild.className = `icon icon-${state.paused ? "play" : "pause"}`;
-      tick();
+      const { live } = flopwatch;
+      live.state.paused = !live.state.paused;
+      button.setAttribute("aria-pressed", live.state.paused);
+      button.setAttribute("aria-label", live.state.paused ? "Resume live updates" : "Pause live updates");
+      button.firstElementChild.className = `icon icon-${live.state.paused ? "play" : "pause"}`;
+      live.update();
       show();
-      if (!state.paused) tickNow();
     },
     search() {
       document.body.classList.toggle("search-open");

@@ -87,7 +87,7 @@
 
   flopwatch.extendInstrument = (graph, message, id) => {
     const { points } = message;
-    const old = trace(graph.data, "strip").x;
+    const old = message.whole ? [] : trace(graph.data, "strip").x;
     // Points from `cut` on come again; those before `first` have left a window that moves on.
     const cut = points.x.length ? old.findIndex((time) => time >= points.x[0]) : -1;
     const end = cut < 0 ? old.length : cut;

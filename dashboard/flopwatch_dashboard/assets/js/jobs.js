@@ -7,8 +7,10 @@
     reason: 1180, spark: 1440, account: 1600, partition: 1800, power_watts: 1800,
   };
   const DEFAULT_SORT = "-idle_gpu_hours";
+  const BLOCK = 100;
   const ready = new WeakSet();
   let filters = null;
+  let grid = null;
 
   const fit = (api) => {
     for (const [column, width] of Object.entries(FROM)) api.setColumnsVisible([column], innerWidth >= width);
@@ -47,12 +49,18 @@
   };
 
   const takeOver = (api) => {
+    grid = api;
     if (ready.has(api)) return;
     ready.add(api);
     fit(api);
     const resized = () => (api.isDestroyed() ? removeEventListener("resize", resized) : fit(api));
     addEventListener("resize", resized);
     api.addEventListener("sortChanged", () => writeSort(api));
+    let shown = String(flopwatch.shownRows());
+    api.addEventListener("bodyScrollEnd", () => {
+      if (shown === (shown = String(flopwatch.shownRows()))) return;
+      flopwatch.live.moved();
+    });
     api.addEventListener("rowClicked", openRow);
     api.addEventListener("cellKeyDown", (event) => event.event.key === "Enter" && openRow(event));
   };
@@ -65,20 +73,43 @@
 
   dash_clientside.flopwatch.gridReady = (_columns) => {
     filters = filterText();
+    grid = null;
     dash_ag_grid.getApiAsync("jobs-grid").then(takeOver);
     return dash_clientside.no_update;
   };
 
-  // Every tick reads the cached blocks again in place; other filters start from the top.
-  dash_clientside.flopwatch.refreshJobs = () => {
+  // Another order is read in place; other filters start from the top.
+  dash_clientside.flopwatch.filterJobs = () => {
+    if (!document.getElementById("jobs-grid")) return dash_clientside.no_update;
     dash_ag_grid.getApiAsync("jobs-grid").then((api) => {
       if (api.isDestroyed()) return;
       readSort(api);
-      if (filterText() === filters) return api.refreshInfiniteCache();
+      if (filterText() === filters) return;
       filters = filterText();
       api.ensureIndexVisible(0, "top");
       api.purgeInfiniteCache();
     });
     return dash_clientside.no_update;
+  };
+
+  // The rows of the blocks on the screen, as [first, end); null where there is no grid.
+  flopwatch.shownRows = () => {
+    if (!grid || grid.isDestroyed()) return null;
+    const first = Math.max(0, grid.getFirstDisplayedRowIndex());
+    const last = Math.max(first, grid.getLastDisplayedRowIndex());
+    return [Math.floor(first / BLOCK) * BLOCK, (Math.floor(last / BLOCK) + 1) * BLOCK];
+  };
+
+  // New figures go into the rows in place. Where other rows belong the grid reads its blocks again,
+  // which keeps scroll and focus as well.
+  flopwatch.receiveRows = ({ start, total, rows }) => {
+    if (!grid || grid.isDestroyed()) return;
+    const nodes = rows.map((_, position) => grid.getDisplayedRowAtIndex(start + position));
+    if (nodes.some((node) => node && !node.data)) return; // its first rows are on their way
+    const same = total === grid.getDisplayedRowCount() && rows.every((row, position) => nodes[position]?.data.id === row.id);
+    if (!same) return grid.refreshInfiniteCache();
+    const changed = nodes.filter((node, position) => JSON.stringify(node.data) !== JSON.stringify(rows[position]));
+    nodes.forEach((node, position) => Object.assign(node.data, rows[position]));
+    grid.refreshCells({ rowNodes: changed, force: true });
   };
 })();

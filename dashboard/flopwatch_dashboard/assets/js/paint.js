@@ -32,6 +32,17 @@
     else if (tries > 0) setTimeout(() => drawn(id, act, tries - 1), 50);
   };
   flopwatch.drawn = drawn;
+
+  // The graph `id` of the page that was read at `readAt`; null if it is not drawn within 10 s.
+  flopwatch.whenDrawn = async (id, readAt) => {
+    for (let tries = 0; tries < 200; tries += 1) {
+      const graph = document.getElementById(id)?.querySelector(".js-plotly-plot");
+      const meta = graph?._fullLayout && graph.layout.meta;
+      if (meta?.read_at === readAt && meta.number === charts[id]?.number) return graph;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    return null;
+  };
   let painted = 0;
 
   // A zoom of the reader's is told from our own changes of the range by the mark `ours`.

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from flopwatch_dashboard.address import Place
+from flopwatch_dashboard.live.reading import Ask
 from flopwatch_dashboard.services import Visit
 from flopwatch_server.efficiency import quality, service
 from flopwatch_server.efficiency.schemas import (
@@ -14,6 +16,7 @@ from flopwatch_server.efficiency.schemas import (
     RunQuality,
     RunSeries,
 )
+from flopwatch_server.efficiency.series import Grid
 from flopwatch_server.jobs.schemas import AllocationView, RunView
 from flopwatch_server.jobs.service import find_run
 
@@ -30,15 +33,19 @@ WINDOWS: dict[str, tuple[str, timedelta | None]] = {
 }
 """Time ranges by their name in the address: label, and how long before the end they begin."""
 
-OVERLAP_STEPS = 3
-"""Points this near to the newest are sent again: late samples may have changed them."""
+LOOK_BACK_STEPS = 90
+"""So many of the newest points are read at every tick: late samples may have changed them."""
+
+SETTLED_STEPS = 30
+"""A browser that comes back gets this many of the points that it has once more."""
 
 
 @dataclass(frozen=True)
 class JobData:
     """Everything the page shows of one run at one time.
 
-    `series` and `mfu_points` are None where the run holds no time yet: it waits.
+    `series` and `mfu_points` are None where the run holds no time yet: it waits. The series holds
+    the points later than `covers`, in seconds since 1970: 0 is all of the window.
     """
 
     run: RunView
@@ -52,6 +59,7 @@ class JobData:
     series: RunSeries | None
     mfu_points: list[MfuPoint]
     cluster_sample_at: datetime | None
+    covers: int = 0
 
     @property
     def newest_sample_at(self) -> datetime | None:
@@ -86,8 +94,8 @@ def check(visit: Visit, place: Place) -> None:
     _find(visit, place)
 
 
-def read(visit: Visit, place: Place, after: int | None = None) -> JobData:
-    """The run that an address names; with `after`, only points later than that time.
+def read(visit: Visit, place: Place, ask: Ask | None = None) -> JobData:
+    """The run that an address names; `ask` may leave out points that nobody needs.
 
     Raises NotFound.
     """
@@ -95,6 +103,7 @@ def read(visit: Visit, place: Place, after: int | None = None) -> JobData:
     session, now = visit.session, visit.now
     window = window_of(place)
     span = span_of(run, window, now)
+    covers = covers_of(ask, Grid.over(*span)) if ask and span else 0
     return JobData(
         run=run,
         now=now,
@@ -104,10 +113,24 @@ def read(visit: Visit, place: Place, after: int | None = None) -> JobData:
         quality=quality.run_quality(session, run, now),
         idle=_idle_now(visit, run),
         mfu=service.run_mfu(session, run, visit.peaks, now),
-        series=service.run_series(session, run, METRICS, *span, now, after) if span else None,
+        series=service.run_series(session, run, METRICS, *span, now, covers) if span else None,
         mfu_points=service.run_mfu_series(session, run, visit.peaks, *span) if span else [],
         cluster_sample_at=quality.newest_sample_at(session, run.cluster, now),
+        covers=covers,
     )
+
+
+def covers_of(ask: Ask, grid: Grid) -> int:
+    """From when on points are read: the newest, all that a newcomer lacks, or 0 for everything."""
+    lacking = list(ask.newcomers)
+    if ask.before is not None:
+        lacking.append(ask.before.cursor)
+    last = [grid.end - LOOK_BACK_STEPS * grid.step]
+    for cursor in lacking:
+        if cursor is None or cursor.step != grid.step:
+            return 0
+        last.append(cursor.last)
+    return max(0, min(last))
 
 
 def window_of(place: Place) -> str:
@@ -124,6 +147,26 @@ def span_of(run: RunView, window: str, now: datetime) -> tuple[datetime, datetim
     length = WINDOWS[window][1]
     start = run.started_at if length is None else max(run.started_at, end - length)
     return (start, end) if start < end else None
+
+
+def shape_of(data: JobData) -> dict[str, Any]:
+    """What the page is made of: while it stays the same, only the parts that move are sent."""
+    found: dict[str, Any] = {"is_live": data.is_live, "state": data.run.state}
+    if data.series is None or not data.has_samples:
+        return found | {"waits": data.run.started_at is None}
+    return found | {
+        "places": [device.place for device in data.series.devices],
+        "has_mfu": data.mfu is not None,
+        "knows_mfu": data.mfu is not None and data.mfu.train_mfu is not None,
+    }
+
+
+def settled_of(data: JobData) -> tuple[int, int]:
+    """Step of the points of the instrument, and up to when late samples will hardly change them."""
+    if data.series is None or not data.has_samples:
+        return 0, 0
+    step = data.series.step_seconds
+    return step, data.series.end - SETTLED_STEPS * step
 
 
 def _find(visit: Visit, place: Place) -> RunView:

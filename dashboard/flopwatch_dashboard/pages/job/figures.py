@@ -5,11 +5,10 @@ the browser, for the first figure and for live points alike: bands, scales and t
 gutter (assets/js/instrument.js).
 """
 
-from dataclasses import asdict
 from typing import Any
 
 from flopwatch.metrics import BY_NAME
-from flopwatch_dashboard.components.chart import Figure, Message
+from flopwatch_dashboard.components.chart import Figure
 from flopwatch_dashboard.format import age, axis_time
 from flopwatch_dashboard.pages.job.data import METRICS
 from flopwatch_dashboard.pages.job.points import Points, points_of, scale_of
@@ -79,17 +78,6 @@ def instrument(series: RunSeries, power_limit: float | None, window: str, *, liv
     }  # fmt: skip
 
 
-def instrument_message(series: RunSeries, power_limit: float | None, window: str) -> Message:
-    """New points for the figure on the screen; gaps are those of the whole window."""
-    return {
-        "kind": "instrument",
-        "points": asdict(points_of(series, METRICS)),
-        "range": window_range(series),
-        "window": window,
-        **marks(series, power_limit),
-    }
-
-
 def window_range(series: RunSeries) -> list[int]:
     """Both ends of the time axis."""
     return [axis_time(series.start), axis_time(series.end)]
@@ -106,7 +94,7 @@ def marks(series: RunSeries, power_limit: float | None) -> dict[str, list[dict[s
                        "y0": power_limit, "y1": power_limit,
                        "line": {"color": "--mark", "width": 1, "dash": "dash"}})  # fmt: skip
         annotations.append({"xref": "paper", "x": 0.005, "yref": axis, "y": power_limit,
-                            "yanchor": "top", "xanchor": "left", "showarrow": False,
+                            "yanchor": "bottom", "xanchor": "left", "showarrow": False,
                             "text": f"limit {power_limit:.0f} W",
                             "font": {"color": "--text3"}})  # fmt: skip
     return {"shapes": shapes, "annotations": annotations}

@@ -1,9 +1,8 @@
 """The job page: whose it is, the verdict, tiles, the instrument, MFU, the GPUs, data quality."""
 
 from datetime import datetime
-from typing import Any
 
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.address import Place
@@ -30,11 +29,12 @@ from flopwatch_dashboard.format import (
 from flopwatch_dashboard.freshness import freshness
 from flopwatch_dashboard.pages import Shown
 from flopwatch_dashboard.pages.job import figures, gpus, mfu_panel, tiles
-from flopwatch_dashboard.pages.job.data import WHOLE, WINDOWS, JobData, read
+from flopwatch_dashboard.pages.job.data import WHOLE, WINDOWS, JobData, read, settled_of, shape_of
 from flopwatch_dashboard.pages.job.gutter import gutter
 from flopwatch_dashboard.pages.job.quality import quality_card
 from flopwatch_dashboard.pages.job.verdict import gap_text, verdict
 from flopwatch_dashboard.services import call
+from flopwatch_server.efficiency.schemas import RunSeries
 from flopwatch_server.jobs.schemas import RunView
 
 _SHOWN_GAPS = 5
@@ -45,7 +45,7 @@ async def show(place: Place) -> Shown:
     data = await call(read, place)
     content = [
         html.Div(
-            [html.Div(head(data), id="job-head"), _copy_link()],
+            [_head(data), _copy_link()],
             className="page-head",
         ),
         html.Section(verdict_card(data), id="job-verdict", className="card verdict"),
@@ -63,10 +63,22 @@ async def show(place: Place) -> Shown:
     if not data.is_live:
         ranges = tuple(item for item in ranges if item[0] != "live")
     return Shown(
-        html.Div([*content, dcc.Store(id="job-cursor", data=cursor(data))]),
+        html.Div(content),
         freshness(data.fresh_at, data.now, live=data.is_live),
         ranges,
         WHOLE,
+        shape_of(data),
+        settled_of(data),
+    )
+
+
+def _head(data: JobData) -> Component:
+    return html.Div(
+        [
+            html.Div(title(data), id="job-title", className="job-title"),
+            html.Div(head_facts(data.run), id="job-facts", className="job-facts"),
+        ],
+        id="job-head",
     )
 
 
@@ -82,61 +94,21 @@ def _measured(data: JobData) -> list[Component]:
     ]
 
 
-def cursor(data: JobData) -> dict[str, Any]:
-    """What the browser shows. While all but `last` stay the same, only newer points are sent."""
-    found: dict[str, Any] = {
-        "window": data.window,
-        "is_live": data.is_live,
-        "state": data.run.state,
-    }
-    if data.series is None or not data.has_samples:
-        return found | {"waits": data.run.started_at is None}
-    return found | {
-        "last": data.series.times[-1] if data.series.times else data.series.end,
-        "step": data.series.step_seconds,
-        "places": [device.place for device in data.series.devices],
-        "has_mfu": data.mfu is not None,
-        "knows_mfu": data.mfu is not None and data.mfu.train_mfu is not None,
-    }
-
-
-def moving_parts(data: JobData) -> dict[str, dict[str, Any]]:
-    """Properties of the parts that change while a job runs, by their id."""
-    children: dict[str, Any] = {"job-head": head(data), "job-verdict": verdict_card(data)}
-    messages: dict[str, Any] = {}
-    if data.series is not None and data.has_samples:
-        children |= {
-            "job-tiles": tiles.job_tiles(data),
-            "job-gaps": gap_list(data),
-            "job-quality": quality_card(data),
-            "job-gpus": gpus.gpu_card(data),
-        }
-        messages["job-instrument-live"] = figures.instrument_message(
-            data.series, data.power_limit_watts, data.window
-        )
-        if data.mfu is not None:
-            children |= {"job-equation": mfu_panel.equation(data.mfu),
-                         "job-steps": mfu_panel.steps_line(data.mfu, data.run.gpus)}  # fmt: skip
-            messages["job-mfu-live"] = mfu_panel.mfu_message(data)
-    return {name: {"children": value} for name, value in children.items()} | {
-        name: {"data": value} for name, value in messages.items()
-    }
-
-
-def head(data: JobData) -> list[Component]:
-    """Name, id, state, and whose it is, on what, since when."""
+def title(data: JobData) -> list[Component]:
+    """Name, id and state."""
     run = data.run
     word = run.state.replace("_", " ").capitalize()
     state = "ended" if run.ended_at else _state_now(data) if run.started_at else "pending"
-    title = [
+    return [
         html.H1(run.name or f"Job {run.job_id}", tabIndex="-1"),
         html.Span(run.job_id, className="mono note"),
         state_word(state, word),
     ]
-    return [
-        html.Div(title, className="job-title"),
-        html.Div([html.Span(part) for part in _head_facts(run)], className="job-facts"),
-    ]
+
+
+def head_facts(run: RunView) -> list[Component]:
+    """Whose it is, on what, since when."""
+    return [html.Span(part) for part in _head_facts(run)]
 
 
 def _state_now(data: JobData) -> str:
@@ -225,17 +197,22 @@ def _instrument_card(data: JobData) -> Component:
     body = html.Div(
         [gutter(data), chart("job-instrument", figure, "Tensor activity of each GPU, and "
                                   "tensor, DRAM, SM and power over time. The table of GPUs below "
-                                  "holds the same figures as numbers.")],
+                                  "holds the same figures as numbers.", data.now)],
         className="instrument",
     )  # fmt: skip
     return card(
         "GPUs over time", legend, body,
         html.Div(gap_list(data), id="job-gaps", className="event-list"),
-        note=f"{age(data.series.step_seconds)} means; band: lowest and highest GPU",
+        note=html.Span(step_note(data.series), id="job-step"),
         aside=html.Button("Reset zoom", className="button plain", type="button",
                           **{"data-action": "reset-zoom"}),
         name="instrument-card",
     )  # fmt: skip
+
+
+def step_note(series: RunSeries) -> str:
+    """What a point and the band of the instrument are."""
+    return f"{age(series.step_seconds)} means; band: lowest and highest GPU"
 
 
 def gap_list(data: JobData) -> list[Component]:

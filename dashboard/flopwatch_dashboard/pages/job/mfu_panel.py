@@ -7,7 +7,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.components import card, code
-from flopwatch_dashboard.components.chart import Figure, Message, chart
+from flopwatch_dashboard.components.chart import Figure, chart
 from flopwatch_dashboard.format import (
     DASH,
     age,
@@ -18,6 +18,7 @@ from flopwatch_dashboard.format import (
     plural,
     teraflops,
 )
+from flopwatch_dashboard.live.reading import Whole
 from flopwatch_dashboard.pages.job.data import JobData
 from flopwatch_dashboard.theme import CHART_FONT, HOVER_LABEL, TICK_FORMATS
 from flopwatch_server.efficiency.schemas import Mfu, MfuPoint
@@ -42,7 +43,7 @@ def mfu_card(data: JobData) -> Component:
         "Model FLOPs utilization",
         html.Div(equation(mfu), id="job-equation"),
         *(
-            [chart("job-mfu", mfu_figure(data), "MFU while training, minute by minute")]
+            [chart("job-mfu", mfu_figure(data), "MFU while training, minute by minute", data.now)]
             if mfu.train_mfu is not None
             else []
         ),
@@ -119,7 +120,6 @@ def mfu_figure(data: JobData) -> Figure:
     """Train MFU by minute on the time axis of the instrument."""
     assert data.series is not None
     x, y = minute_line(data.mfu_points)
-    top = mfu_top(data.mfu_points)
     return {
         "data": [
             {"type": "scatter", "mode": "lines", "name": "MFU", "x": x, "y": y,
@@ -135,22 +135,18 @@ def mfu_figure(data: JobData) -> Figure:
                       "linecolor": "--line2", "ticks": "outside", "tickcolor": "--line2",
                       "ticklen": 4, "nticks": 6, "tickangle": 0, "tickformatstops": TICK_FORMATS,
                       "hoverformat": "%d %b %H:%M"},
-            "yaxis": {"side": "right", "range": [0, top], "fixedrange": True, "zeroline": False,
-                      "gridcolor": "--grid", "tickvals": [top / 2, top],
-                      "ticktext": [f"{top / 2:g}", f"{top:g} %"], "ticklabeloverflow": "allow"},
+            "yaxis": {"side": "right", "fixedrange": True, "zeroline": False,
+                      "gridcolor": "--grid", "ticklabeloverflow": "allow",
+                      **_scale(mfu_top(data.mfu_points))},
         },
     }  # fmt: skip
 
 
-def mfu_message(data: JobData) -> Message:
+def mfu_points(data: JobData) -> Whole:
     """The same points for a figure that is on the screen already."""
     x, y = minute_line(data.mfu_points)
-    return {
-        "kind": "replace",
-        "traces": [{"x": x, "y": y}],
-        "range": _range(data),
-        "window": data.window,
-    }
+    scale = _scale(mfu_top(data.mfu_points))
+    return Whole([{"x": x, "y": y}], _range(data), data.window, scale)
 
 
 def minute_line(points: Sequence[MfuPoint]) -> tuple[list[int], list[float | None]]:
@@ -172,6 +168,14 @@ def mfu_top(points: Sequence[MfuPoint]) -> float:
     """The lowest of the usual scale ends that holds all points, in percent."""
     highest = max((100 * p.train_mfu for p in points if p.train_mfu is not None), default=0.0)
     return next((top for top in _TOPS if highest <= top), _TOPS[-1])
+
+
+def _scale(top: float) -> dict[str, Any]:
+    return {
+        "range": [0, top],
+        "tickvals": [top / 2, top],
+        "ticktext": [f"{top / 2:g}", f"{top:g} %"],
+    }
 
 
 def _range(data: JobData) -> list[Any]:

@@ -21,6 +21,10 @@ class MetricRow:
     high: Values
     text: list[str | None]
 
+    def since(self, first: int) -> "MetricRow":
+        """The values from a position on."""
+        return MetricRow(self.mean[first:], self.low[first:], self.high[first:], self.text[first:])
+
 
 @dataclass(frozen=True)
 class Points:
@@ -31,6 +35,22 @@ class Points:
     labels: list[str]
     strip: list[Values]
     idle: list[Values]
+
+    def column(self, position: int) -> tuple[object, ...]:
+        """All that is drawn at one time."""
+        rows = self.rows.values()
+        values = (value for row in rows for value in (row.mean, row.low, row.high))
+        return tuple(row[position] for row in (*values, *self.strip, *self.idle))
+
+    def since(self, first: int) -> "Points":
+        """The points from a position on."""
+        return Points(
+            x=self.x[first:],
+            rows={name: row.since(first) for name, row in self.rows.items()},
+            labels=self.labels,
+            strip=[row[first:] for row in self.strip],
+            idle=[row[first:] for row in self.idle],
+        )
 
 
 def points_of(series: RunSeries, metrics: Sequence[str]) -> Points:

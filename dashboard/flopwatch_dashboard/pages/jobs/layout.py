@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.address import Place
@@ -27,6 +27,8 @@ from flopwatch_dashboard.words import NOT_TOLD
 from flopwatch_server.efficiency import listing, quality
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage
 
+SHAPE = "jobs"
+NO_CLUSTER = "no cluster"
 _FACET_VALUES = 8
 _TOP_ROWS = 3
 
@@ -54,7 +56,7 @@ def read(visit: Visit, place: Place) -> JobsData:
 async def show(place: Place) -> Shown:
     """The whole page for an address."""
     if place.cluster is None:
-        return Shown(_no_cluster(), freshness(None, await call(_now)))
+        return Shown(_no_cluster(), freshness(None, await call(_now)), shape=NO_CLUSTER)
     data = await call(read, place)
     content = html.Div(
         [
@@ -79,10 +81,9 @@ async def show(place: Place) -> Shown:
                 ],
                 className="jobs",
             ),
-            dcc.Store(id="jobs-cursor"),
         ]
     )  # fmt: skip
-    return Shown(content, freshness(data.newest_sample_at, data.now))
+    return Shown(content, freshness(data.newest_sample_at, data.now), shape=SHAPE)
 
 
 def _now(visit: Visit) -> datetime:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from flopwatch_dashboard.address import job_path
+from flopwatch_dashboard.address import Place, job_path
 from flopwatch_dashboard.format import (
     DASH,
     count,
@@ -13,11 +13,26 @@ from flopwatch_dashboard.format import (
     slurm_elapsed,
     watts,
 )
+from flopwatch_dashboard.pages.jobs.query import job_query
+from flopwatch_dashboard.services import Visit
+from flopwatch_server.efficiency import listing
 from flopwatch_server.efficiency.schemas import JobRow
 
 SPARK_TOP = 0.72
 """Sparklines of all rows share the scale from 0 to 72 %."""
 _WARM_GPU_HOURS = 10.0
+
+
+def read_rows(
+    visit: Visit, place: Place, start: int, end: int, **order: str
+) -> tuple[list[dict[str, Any]], int]:
+    """The rows from `start` on, before `end`, and how many there are in all.
+
+    `order` may hold a `sort` other than that of the address.
+    """
+    query = job_query(place, offset=start, limit=end - start, **order)
+    page = listing.job_page(visit.session, visit.principal, query, visit.peaks, visit.now)
+    return [grid_row(row, visit.now) for row in page.rows], page.total
 
 
 def grid_row(row: JobRow, now: datetime) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from flopwatch_server.efficiency.schemas import Overview
 WINDOWS = {"6h": 6, "24h": 24, "7d": 168}
 """Time ranges by their name in the address, in hours."""
 
+WINDOW_LABELS = {"6h": "6 h", "24h": "24 h", "7d": "7 d"}
 DEFAULT_WINDOW = "24h"
 
 
@@ -36,3 +37,11 @@ def read(visit: Visit, cluster: str, window: str) -> OverviewData:
         visit.session, visit.principal, cluster, visit.peaks, visit.now, WINDOWS[window]
     )
     return OverviewData(found, visit.now, window, visit.settings.sign_in)
+
+
+def shape_of(data: OverviewData | None) -> str:
+    """What the page is made of: while it stays the same, only the parts that move are sent."""
+    if data is None:
+        return "no cluster"
+    kind = "first run" if data.overview.newest_sample_at is None else "measured"
+    return f"{kind} {data.overview.cluster}"

@@ -1,9 +1,11 @@
 """GPUs by state over time: a stack with idle on the base line."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from flopwatch_dashboard.components.chart import Figure, Message
+from flopwatch_dashboard.components.chart import Figure
 from flopwatch_dashboard.format import axis_time
+from flopwatch_dashboard.live.reading import Whole
 from flopwatch_dashboard.pages.overview.data import WINDOWS
 from flopwatch_dashboard.theme import CHART_FONT, HOVER_LABEL, STATE_TOKENS, TICK_FORMATS
 from flopwatch_server.efficiency.schemas import Overview, StateCounts
@@ -41,20 +43,15 @@ def states_figure(found: Overview, window: str) -> Figure:
                       "linecolor": "--line2", "ticks": "outside", "tickcolor": "--line2",
                       "ticklen": 4, "nticks": 7, "tickangle": 0, "tickformatstops": TICK_FORMATS,
                       "hoverformat": "%d %b %H:%M"},
-            "yaxis": {"range": [0, top(found)], "fixedrange": True, "gridcolor": "--grid",
-                      "zeroline": False, "tickformat": ",d", **_ticks(top(found))},
+            "yaxis": {"fixedrange": True, "gridcolor": "--grid", "zeroline": False,
+                      "tickformat": ",d", **_scale(found)},
         },
     }  # fmt: skip
 
 
-def states_message(found: Overview, window: str) -> Message:
+def states_points(found: Overview, window: str) -> Whole:
     """The same points for a figure that is on the screen already."""
-    return {
-        "kind": "replace",
-        "traces": _points(found.history),
-        "range": _range(found, window),
-        "window": window,
-    }
+    return Whole(_points(found.history), _range(found, window), window, _scale(found))
 
 
 def top(found: Overview) -> float:
@@ -80,12 +77,13 @@ def label_positions(amounts: Sequence[float], scale: float) -> list[float]:
     return placed
 
 
-def _ticks(scale: float) -> dict[str, int]:
-    """Whole GPUs only."""
-    return {"dtick": 1} if scale < 5 else {"nticks": 5}
+def _scale(found: Overview) -> dict[str, Any]:
+    """The range, with ticks at whole GPUs only."""
+    scale = top(found)
+    return {"range": [0, scale], "dtick": 1 if scale < 5 else None, "nticks": 5}
 
 
-def _points(history: Sequence[StateCounts]) -> list[dict[str, list[float]]]:
+def _points(history: Sequence[StateCounts]) -> list[dict[str, Any]]:
     """Steps begin where their 10 minutes begin; the last one is closed by a point at its end."""
     x: list[float] = [axis_time(point.time - STEP_SECONDS) for point in history]
     rows = list(history)

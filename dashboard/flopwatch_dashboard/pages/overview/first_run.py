@@ -2,14 +2,14 @@
 
 from datetime import datetime
 
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.components import Tile, card, code, facts, tiles
 from flopwatch_dashboard.format import DASH, count, plural
 from flopwatch_dashboard.freshness import freshness
 from flopwatch_dashboard.pages import Shown
-from flopwatch_dashboard.pages.overview.data import OverviewData
+from flopwatch_dashboard.pages.overview.data import OverviewData, shape_of
 from flopwatch_dashboard.pages.overview.words import source_state
 from flopwatch_dashboard.services import Visit, call, server_address
 from flopwatch_server.efficiency.schemas import Overview
@@ -17,7 +17,7 @@ from flopwatch_server.efficiency.schemas import Overview
 _SIGN_IN = {"demo": "none, this machine only", "local": "local account"}
 
 
-async def show(data: OverviewData | None, cursor: str) -> Shown:
+async def show(data: OverviewData | None) -> Shown:
     """The steps; `data` None while there is not even a cluster."""
     now, sign_in = await call(_facts)
     found = data.overview if data else None
@@ -48,11 +48,10 @@ async def show(data: OverviewData | None, cursor: str) -> Shown:
                 ],
                 className="columns",
             ),
-            dcc.Store(id="overview-cursor", data=cursor),
         ],
         id="overview-first-run",
     )
-    return Shown(content, freshness(None, now))
+    return Shown(content, freshness(None, now), shape=shape_of(data))
 
 
 def _facts(visit: Visit) -> tuple[datetime, str]:
