@@ -3,6 +3,7 @@
 import multiprocessing
 import multiprocessing.connection
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 
 from flopwatch_simulation.cluster import Cluster
-from flopwatch_simulation.doors import Doors
+from flopwatch_simulation.doors import Doors, Refused
 from flopwatch_simulation.sender import Feeder, Patience, Sender
 
 NODES_PER_PROCESS = 3000
@@ -74,7 +75,10 @@ def _play_shard(orders: Orders, shard: int) -> None:
         failures.put(SystemExit(0))
 
     threading.Thread(target=watch, daemon=True).start()
-    raise failures.get()
+    try:
+        raise failures.get()
+    except Refused as problem:
+        sys.exit(f"flopwatch simulate: {problem}")
 
 
 def _report_end(children: list[BaseProcess], failures: "SimpleQueue[BaseException]") -> None:
