@@ -59,7 +59,7 @@ class Worker:
 
     def read(self, second: int) -> bool:
         """Take a reading; True if the device answered."""
-        begun = time.perf_counter()
+        begun = time.thread_time()
         try:
             return self._reader.read(second)
         # Logged with its traceback: a defect in one collector must not cost the others.
@@ -67,7 +67,7 @@ class Worker:
             self._break(error)
             return False
         finally:
-            self._spent_seconds += time.perf_counter() - begun
+            self._spent_seconds += time.thread_time() - begun
             self._readings += 1
 
     def fold(self, end: int) -> Folded:
@@ -97,7 +97,7 @@ class Worker:
         mean = self._spent_seconds / max(1, self._readings)
         slow = mean > self._allowed_seconds
         if slow and not self._slow:
-            _log.warning("collector %s takes %.0f ms a reading", self.name, 1000 * mean)
+            _log.warning("collector %s takes %.1f ms of CPU a reading", self.name, 1000 * mean)
         self._slow = slow
         self._spent_seconds, self._readings = 0.0, 0
 

@@ -112,8 +112,11 @@ setting that can't be used."""
 
 @dataclass(frozen=True)
 class Collector:
-    """What registers itself. `cost_milliseconds` is what a reading of one device may take; the
-    agent says when it takes more. Without a `rank` it is always read, else it tells activity."""
+    """What registers itself.
+
+    `cost_milliseconds` is the CPU time that a reading of one device may take; the agent says when
+    it takes more. Without a `rank` it is always read, else it tells activity.
+    """
 
     name: str
     cost_milliseconds: float

@@ -34,7 +34,7 @@ _LONGEST_LINE_BYTES = 65536
 _ROW = re.compile(r"\s*([A-Za-z][\w-]*)\s+(\d+)\s+(\S.*)")
 _GPU_ID = re.compile(r"\|\s*(\d+)\s*\|")
 _GPU_UUID = re.compile(r"Device UUID:\s*(\S+)")
-_TREE_GPU = re.compile(r"\bGPU (\S+) \(EntityID: \d+\)")
+_TREE_GPU = re.compile(r"\bGPU (GPU-\S+) \(EntityID: \d+\)")
 _TREE_INSTANCE = re.compile(r"-> I \d+/(\d+)\s*\|\s*GPU Instance \(EntityID: (\d+)\)")
 
 _SETTINGS = (
