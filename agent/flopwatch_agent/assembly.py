@@ -14,6 +14,7 @@ from flopwatch.wire import (
     Evidence,
     Gap,
     HostUsage,
+    LocalRun,
     Missing,
     Samples,
     Source,
@@ -83,6 +84,10 @@ class BatchBuilder:
     def add_host(self, usages: Iterable[HostUsage]) -> None:
         """Add CPU and memory of the node and of its jobs."""
         self._batch.host += usages
+
+    def add_local_runs(self, runs: Iterable[LocalRun]) -> None:
+        """Add the runs of a machine without a scheduler."""
+        self._batch.local_runs += runs
 
     def finish(self) -> SpooledBatch:
         """The encoded batch as the spool takes it."""

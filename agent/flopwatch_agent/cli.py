@@ -71,6 +71,12 @@ def _settings() -> Settings:
             required=value is None,
             help=f"{meaning} ({default})" if default else meaning,
         )
+    parser.add_argument(
+        "--local-runs",
+        action="store_true",
+        default=os.environ.get(f"{_ENVIRONMENT}LOCAL_RUNS") == "1",
+        help="no scheduler shares this machine out: each process tree on a GPU is a run",
+    )
     given = parser.parse_args()
     return Settings(
         server=given.server,
@@ -87,6 +93,7 @@ def _settings() -> Settings:
         },
         spool_bytes=_amount("spool-mib", given.spool_mib) << 20,
         spool_age_seconds=3600.0 * _amount("spool-hours", given.spool_hours),
+        local_runs=given.local_runs,
     )
 
 

@@ -23,6 +23,7 @@ from flopwatch_agent.epoch import EpochCounter
 from flopwatch_agent.inventory import Inventory, Key
 from flopwatch_agent.lanes import Lane
 from flopwatch_agent.ownership import ProcessEvidence, process, prolog, prolog_evidence
+from flopwatch_agent.ownership.local import LocalRuns
 from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
 from flopwatch_agent.shipper import MOST_AGE_SECONDS, Shipper
@@ -54,6 +55,7 @@ class Settings:
     spool_bytes: int = DEFAULT_BYTES
     spool_age_seconds: float = MOST_AGE_SECONDS
     collectors: Mapping[str, str] = field(default_factory=dict)
+    local_runs: bool = False
 
 
 class Agent:
@@ -81,8 +83,12 @@ class Agent:
         self._sources = SourceStates()
         proc, slurmd_name = settings.proc, settings.slurmd_name
         self._processes = ProcessEvidence(lambda pid: process.owner_of(proc, pid, slurmd_name))
-        self._reports = ReportBook(lambda pid: process.proven_job(proc, pid, slurmd_name), now)
         self._booted_at = host.boot_time(proc)
+        self._local: LocalRuns | None = None
+        job_of = partial(process.proven_job, proc, slurmd_name=slurmd_name)
+        if settings.local_runs:
+            self._local = LocalRuns(proc, self._booted_at, job_of)
+        self._reports = ReportBook(self._local.job_of if self._local else job_of, now)
         self._closed: list[tuple[Key, Interval]] = []
         self._gaps: list[Gap] = []
         self._next_end: int | None = None
@@ -145,6 +151,8 @@ class Agent:
             builder.add_missing(self._states.of_stuck(key, builder.index, now))
         pids = {key: interval.pids for key, interval in closed}
         builder.add_evidence(self._processes.observe(now, pids, builder.index))
+        if self._local is not None:
+            builder.add_local_runs(self._local.observe(now, pids, builder.index))
         held = prolog.held(self._settings.prolog_dir, self._booted_at)
         builder.add_evidence(prolog_evidence(now, held))
         builder.add_reports(self._reports.take())

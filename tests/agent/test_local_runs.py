@@ -1,0 +1,327 @@
+"""Which process tree is a run, by real processes; only their GPU is made up."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flopwatch.wire import LocalRun, local_job_id
+from flopwatch_agent.collectors.host import boot_time
+from flopwatch_agent.ownership.local import LocalRuns, program_name
+from tests.lab.processes import wait_for
+
+PROC = Path("/proc")
+KEY, OTHER = ("GPU-a", "", ""), ("GPU-b", "", "")
+INDEX = {KEY: 0, OTHER: 1}
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def runs() -> LocalRuns:
+    return LocalRuns(PROC, boot_time(PROC), lambda pid: None)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A training script that tells its pid and works until its standard input ends."""
+    path = tmp_path / "train.py"
+    path.write_text("import os, sys\nos.write(1, b'%d\\n' % os.getpid())\nsys.stdin.read()\n")
+    return path
+
+
+LOGIN = """
+import os, sys
+child = os.fork()
+if not child:
+    print(os.getpid(), flush=True)
+    os.execvp(sys.argv[1], sys.argv[1:])
+sys.stdin.read()
+os.waitpid(child, 0)
+"""
+
+
+class Tree:
+    """A command as a login starts it, and all that it starts; `pid` is the command's."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self._login = subprocess.Popen(
+            ["login", "-c", LOGIN, *map(str, command)], executable=sys.executable,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.pid = self.told_pid()
+
+    def told_pid(self) -> int:
+        """A pid that one of its processes wrote."""
+        assert self._login.stdout is not None
+        return int(self._login.stdout.readline())
+
+    def end(self) -> None:
+        """Let the command see the end of its input, and wait for its own end."""
+        if self._login.poll() is None:
+            self._login.communicate(timeout=30)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Tree]]:
+    trees: list[Tree] = []
+
+    def begin(*command: str | Path) -> Tree:
+        trees.append(Tree(*command))
+        return trees[-1]
+
+    yield begin
+    for tree in trees:
+        tree.end()
+
+
+def only(runs: LocalRuns, pid: int, now: float = NOW) -> LocalRun:
+    (run,) = runs.observe(now, {KEY: [pid]}, INDEX)
+    return run
+
+
+def test_a_script_is_a_run_under_its_users_and_its_own_name(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    before = time.time()
+    tree = start(sys.executable, "-u", "-W", "ignore", script, "--api-key", "s3cret")
+    pid = tree.told_pid()
+    run = only(runs, pid)
+    assert (run.pid, run.uid, run.user, run.name) == (pid, os.getuid(), "root", "train.py")
+    assert (
+        before - 1.1 <= run.started_at <= time.time() + 1.1
+    )  # the start of the node is whole seconds
+    assert (run.devices, run.last_seen, run.ended_at) == ([0], NOW, None)
+    assert "s3cret" not in str(run)
+
+
+def test_a_run_ends_with_its_root_and_is_told_so_once(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    tree = start(sys.executable, script)
+    pid = tree.told_pid()
+    only(runs, pid)
+    tree.end()
+    (ended,) = runs.observe(NOW + 10, {}, INDEX)
+    assert (ended.pid, ended.last_seen, ended.ended_at) == (pid, NOW, NOW)
+    assert runs.observe(NOW + 20, {}, INDEX) == []
+
+
+def test_a_zombie_is_no_run(runs: LocalRuns, start: Callable[..., Tree], script: Path) -> None:
+    tree = start(sys.executable, script)
+    pid = tree.told_pid()
+    only(runs, pid)
+    os.kill(pid, signal.SIGKILL)  # nobody waits for it yet
+    wait_for(lambda: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "it is a zombie", 20)
+    (ended,) = runs.observe(NOW + 10, {}, INDEX)
+    assert ended.ended_at == NOW
+
+
+def test_workers_are_part_of_their_parents_run(
+    runs: LocalRuns, start: Callable[..., Tree], tmp_path: Path
+) -> None:
+    parent = tmp_path / "train.py"
+    parent.write_text(
+        textwrap.dedent("""
+        import multiprocessing, os, sys
+        def work(event):
+            os.write(1, b"%d\\n" % os.getpid())
+            event.wait()
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            event = context.Event()
+            workers = [context.Process(target=work, args=(event,)) for _ in range(2)]
+            for worker in workers: worker.start()
+            sys.stdin.read()
+            event.set()
+            for worker in workers: worker.join()
+        """)
+    )
+    tree = start(sys.executable, parent)
+    pids = [tree.told_pid(), tree.told_pid()]
+    (run,) = runs.observe(NOW, {KEY: pids[:1], OTHER: pids[1:]}, INDEX)
+    assert (run.pid, run.name, run.devices) == (tree.pid, "train.py", [0, 1])
+    assert runs.job_of(pids[0]) == runs.job_of(pids[1]) == local_job_id(run.pid, run.started_at)
+
+
+def test_torchrun_and_its_ranks_are_one_run_named_by_the_script(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    torchrun = Path(sys.executable).with_name("torchrun")
+    tree = start(torchrun, "--standalone", "--nproc-per-node", "2", script)
+    pids = [tree.told_pid(), tree.told_pid()]
+    (run,) = runs.observe(NOW, {KEY: pids}, INDEX)
+    assert (run.pid, run.name) == (tree.pid, "train.py")
+    os.kill(tree.pid, signal.SIGTERM)
+
+
+def test_a_shell_script_is_one_run_and_the_shell_typed_into_is_none(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path, tmp_path: Path
+) -> None:
+    sweep = tmp_path / "sweep.sh"
+    sweep.write_text(f"{sys.executable} {script} --lr 1\n{sys.executable} {script} --lr 2\n")
+    tree = start("bash", "-eu", sweep)
+    run = only(runs, tree.told_pid())
+    assert (run.pid, run.name) == (tree.pid, "sweep.sh")
+
+    leader, terminal = pty.openpty()
+    with subprocess.Popen(
+        ["bash", "--norc"], stdin=terminal, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as shell:  # fmt: skip
+        told = tmp_path / "pid"
+        os.write(leader, f"{sys.executable} {script} > {told}\n".encode())
+        pid = int(wait_for(lambda: told.exists() and told.read_text().strip(), "it runs", 30))
+        typed = {each.pid: each.name for each in runs.observe(NOW, {KEY: [pid]}, INDEX)}
+        assert typed[pid] == "train.py"
+        os.kill(pid, signal.SIGKILL)
+        shell.kill()
+    os.close(leader)
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("prefix", [["sh", "-c"], ["bash", "-lc"]])
+def test_a_shell_of_one_command_is_climbed_past_and_is_never_the_run(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path, prefix: list[str]
+) -> None:
+    # The second command keeps the shell from becoming the first.
+    tree = start(*prefix, f"{sys.executable} {script}; true")
+    pid = tree.told_pid()
+    run = only(runs, pid)
+    assert (run.pid, run.name) == (pid, "train.py")
+
+
+def test_a_launcher_that_uses_a_shell_is_still_one_run(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path, tmp_path: Path
+) -> None:
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"train:\n\t@{sys.executable} {script}; true\n")
+    tree = start("make", "-sf", makefile)
+    run = only(runs, tree.told_pid())
+    assert (run.pid, run.name) == (tree.pid, "train.py")
+
+
+def test_each_kernel_of_a_notebook_server_is_a_run(
+    runs: LocalRuns, start: Callable[..., Tree], tmp_path: Path
+) -> None:
+    kernel = tmp_path / "ipykernel_launcher.py"
+    kernel.write_text("import os, sys\nos.write(1, b'%d\\n' % os.getpid())\nsys.stdin.read()\n")
+    server = tmp_path / "jupyter-lab"
+    server.write_text(
+        "import subprocess, sys\n"
+        f"command = [sys.executable, '-m', 'ipykernel_launcher', '-f', '/secret/path.json']\n"
+        f"kernels = [subprocess.Popen(command, cwd={str(tmp_path)!r}) for _ in range(2)]\n"
+        "for kernel in kernels: kernel.wait()\n"
+    )
+    tree = start(sys.executable, server)
+    pids = sorted([tree.told_pid(), tree.told_pid()])
+    told = sorted(runs.observe(NOW, {KEY: pids}, INDEX), key=lambda run: run.pid)
+    assert [(run.pid, run.name) for run in told] == [(pid, "ipykernel_launcher") for pid in pids]
+
+
+def test_another_users_parent_is_not_part_of_the_run(
+    runs: LocalRuns, start: Callable[..., Tree], tmp_path: Path
+) -> None:
+    service = tmp_path / "service.py"
+    service.write_text(
+        "import os, sys\n"
+        "if not os.fork():\n"
+        "    os.setuid(65534)\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    pid = start(sys.executable, service).told_pid()
+    run = only(runs, pid)
+    assert (run.pid, run.user, run.uid) == (pid, "nobody", 65534)
+
+
+def test_a_device_is_held_for_a_minute_after_its_last_process(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    pid = start(sys.executable, script).told_pid()
+    assert only(runs, pid).devices == [0]
+    held = {}
+    for after in (50, 59, 60, 70):
+        (run,) = runs.observe(NOW + after, {}, INDEX)
+        held[after] = run.devices
+        assert (run.last_seen, run.ended_at) == (NOW + after, None)
+    assert held == {50: [0], 59: [0], 60: [], 70: []}
+    (run,) = runs.observe(NOW + 80, {OTHER: [pid]}, INDEX)
+    assert (run.pid, run.devices) == (pid, [1])
+
+
+def test_a_process_of_a_schedulers_job_is_in_no_local_run(
+    start: Callable[..., Tree], script: Path
+) -> None:
+    pid = start(sys.executable, script).told_pid()
+    runs = LocalRuns(PROC, boot_time(PROC), {pid: 77}.get)
+    assert runs.observe(NOW, {KEY: [pid]}, INDEX) == []
+    assert runs.job_of(pid) == 77
+
+
+def test_their_number_is_bounded(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flopwatch_agent.ownership.local.MOST_RUNS", 2)
+    pids = [start(sys.executable, script).told_pid() for _ in range(3)]
+    assert [run.pid for run in runs.observe(NOW, {KEY: pids}, INDEX)] == pids[:2]
+
+
+def test_a_process_that_is_gone_is_in_no_run(runs: LocalRuns) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    assert runs.observe(NOW, {KEY: [gone.pid]}, INDEX) == []
+    assert runs.job_of(gone.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python3 train.py --token x", "train.py"),
+        ("/usr/bin/python3.11 -u -X dev /home/a/b/train.py", "train.py"),
+        ("python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python -O train.py", "train.py"),
+        ("python -c print(1)", "python"),
+        ("python", "python"),
+        ("python /opt/tool/__main__.py", "tool"),
+        ("/venv/bin/python /venv/bin/torchrun train.py", "torchrun"),
+        ("bash -o pipefail sweep.sh secret", "sweep.sh"),
+        ("bash -lc secret", "bash"),
+        ("-zsh", "zsh"),
+        ("/opt/gromacs/bin/gmx mdrun -v", "gmx"),
+        ("julia -e secret", "julia"),
+    ],
+)
+def test_a_command_has_the_name_that_a_person_would_use(command: str, name: str) -> None:
+    assert program_name(command.split()) == name
+
+
+def test_a_title_that_a_process_gave_itself_is_not_told(
+    runs: LocalRuns, start: Callable[..., Tree], tmp_path: Path
+) -> None:
+    titled = tmp_path / "titled.sh"
+    titled.write_text(
+        f'exec -a "worker --password hunter2" {sys.executable} -c '
+        "'import os, sys; print(os.getpid(), flush=True); sys.stdin.read()'\n"
+    )
+    pid = start("bash", titled).told_pid()
+    assert only(runs, pid).name == "worker"
+
+
+def test_a_name_is_printable_and_short(
+    runs: LocalRuns, start: Callable[..., Tree], tmp_path: Path
+) -> None:
+    script = tmp_path / ("a\x1b[31m\n<b>" + "x" * 200 + ".py")
+    script.write_text("import os, sys\nos.write(1, b'%d\\n' % os.getpid())\nsys.stdin.read()\n")
+    name = only(runs, start(sys.executable, script).told_pid()).name
+    assert name.startswith("a [31m <b>xxx")
+    assert name.isprintable()
+    assert len(name) == 80
