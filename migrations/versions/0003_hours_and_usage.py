@@ -116,7 +116,112 @@ INSERT INTO dirty_hours (device_id, hour)
 SELECT DISTINCT device_id, date_trunc('hour', minute, 'UTC') FROM device_minutes;
 """
 
-USAGE = ""
+USAGE = """
+CREATE TABLE dirty_steps (
+    id BIGSERIAL NOT NULL,
+    device_id BIGINT NOT NULL,
+    step timestamptz NOT NULL,
+    CONSTRAINT pk_dirty_steps PRIMARY KEY (id)
+);
+CREATE TABLE allocation_marks (
+    id BIGSERIAL NOT NULL,
+    device_id BIGINT,
+    since timestamptz NOT NULL,
+    CONSTRAINT pk_allocation_marks PRIMARY KEY (id)
+);
+CREATE TABLE allocation_hours (
+    device_id BIGINT NOT NULL,
+    hour timestamptz NOT NULL,
+    allocation_id BIGINT NOT NULL,
+    active_seconds INTEGER NOT NULL,
+    low_seconds INTEGER NOT NULL,
+    idle_seconds INTEGER NOT NULL,
+    sm_active_sum FLOAT,
+    sm_active_minutes SMALLINT NOT NULL,
+    tensor_active_sum FLOAT,
+    tensor_active_minutes SMALLINT NOT NULL,
+    dram_active_sum FLOAT,
+    dram_active_minutes SMALLINT NOT NULL,
+    power_watts_sum FLOAT,
+    power_watts_minutes SMALLINT NOT NULL,
+    CONSTRAINT pk_allocation_hours PRIMARY KEY (device_id, hour, allocation_id),
+    CONSTRAINT fk_allocation_hours_allocation_id FOREIGN KEY(allocation_id) REFERENCES allocations (id) ON DELETE CASCADE
+);
+CREATE INDEX ix_allocation_hours_allocation_id ON allocation_hours (allocation_id, hour);
+CREATE TABLE run_figures (
+    run_id BIGINT NOT NULL,
+    idle_gpu_hours FLOAT,
+    sm_active FLOAT,
+    tensor_active FLOAT,
+    dram_active FLOAT,
+    power_watts FLOAT,
+    mfu FLOAT,
+    CONSTRAINT pk_run_figures PRIMARY KEY (run_id),
+    CONSTRAINT fk_run_figures_run_id FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE
+);
+CREATE TABLE cluster_steps (
+    cluster_id BIGINT NOT NULL,
+    step timestamptz NOT NULL,
+    allocated_seconds FLOAT NOT NULL,
+    free_seconds FLOAT NOT NULL,
+    power_watts FLOAT,
+    is_seen BOOLEAN NOT NULL,
+    CONSTRAINT pk_cluster_steps PRIMARY KEY (cluster_id, step),
+    CONSTRAINT fk_cluster_steps_cluster_id FOREIGN KEY(cluster_id) REFERENCES clusters (id)
+);
+CREATE TABLE account_steps (
+    cluster_id BIGINT NOT NULL,
+    step timestamptz NOT NULL,
+    account TEXT NOT NULL,
+    allocated_seconds FLOAT NOT NULL,
+    active_seconds INTEGER NOT NULL,
+    low_seconds INTEGER NOT NULL,
+    idle_seconds INTEGER NOT NULL,
+    tensor_active_sum FLOAT,
+    tensor_active_minutes INTEGER NOT NULL,
+    CONSTRAINT pk_account_steps PRIMARY KEY (cluster_id, step, account),
+    CONSTRAINT fk_account_steps_cluster_id FOREIGN KEY(cluster_id) REFERENCES clusters (id)
+);
+CREATE INDEX ix_allocations_ended ON allocations (valid_to);
+
+-- Where only the end has moved, what was counted before both ends stands.
+CREATE FUNCTION mark_allocation() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' AND (NEW.device_id, NEW.valid_from, NEW.shared, NEW.confidence = 'disputed')
+        IS NOT DISTINCT FROM (OLD.device_id, OLD.valid_from, OLD.shared, OLD.confidence = 'disputed')
+    THEN
+        INSERT INTO allocation_marks (device_id, since)
+        VALUES (NEW.device_id, least(OLD.valid_to, NEW.valid_to));
+    ELSE
+        INSERT INTO allocation_marks (device_id, since)
+        SELECT device_id, since
+        FROM (VALUES (OLD.device_id, OLD.valid_from), (NEW.device_id, NEW.valid_from))
+            AS changed (device_id, since)
+        WHERE since IS NOT NULL;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER mark_new AFTER INSERT OR DELETE ON allocations
+FOR EACH ROW EXECUTE FUNCTION mark_allocation();
+CREATE TRIGGER mark_change AFTER UPDATE ON allocations
+FOR EACH ROW WHEN (
+    (NEW.device_id, NEW.valid_from, NEW.valid_to, NEW.shared, NEW.confidence = 'disputed')
+    IS DISTINCT FROM
+    (OLD.device_id, OLD.valid_from, OLD.valid_to, OLD.shared, OLD.confidence = 'disputed')
+) EXECUTE FUNCTION mark_allocation();
+CREATE FUNCTION mark_account() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO allocation_marks (device_id, since)
+    SELECT device_id, valid_from FROM allocations WHERE run_id = NEW.id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER mark_change AFTER UPDATE ON runs
+FOR EACH ROW WHEN (NEW.account IS DISTINCT FROM OLD.account) EXECUTE FUNCTION mark_account();
+
+INSERT INTO allocation_marks (device_id, since) SELECT device_id, valid_from FROM allocations;
+INSERT INTO dirty_steps (device_id, step)
+SELECT min(device_id), date_bin('10 minutes', minute, 'epoch') FROM device_minutes GROUP BY 2;
+"""
 
 
 def upgrade() -> None:

@@ -5,7 +5,7 @@ before and kept longer; all are partitioned by time (`database.partitions`). Sam
 COPY only. A sample carries no job id: it meets allocations when read.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -117,6 +117,18 @@ dirty_hours = Table(
 )
 """A device-hour that has new minutes."""
 
+STEP = timedelta(minutes=10)
+"""How fine the use of a whole cluster is kept."""
+
+dirty_steps = Table(
+    "dirty_steps",
+    Base.metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("device_id", BigInteger, nullable=False),
+    Column("step", UtcDateTime, nullable=False),
+)
+"""10 minutes of a device, by their start, that have new minutes: its use is to be counted again."""
+
 
 class MetricState(Base):
     """Why a metric of a device has no value over [valid_from, valid_to): never the same as zero."""
@@ -127,6 +139,31 @@ class MetricState(Base):
     valid_from: Mapped[datetime] = mapped_column(primary_key=True)
     valid_to: Mapped[datetime | None]
     reason: Mapped[str]
+
+
+class DeviceSource(Base):
+    """Which collector a device's activity comes from since `valid_from`, until the next row.
+
+    `name` is NULL where none can tell; `passed_over` says why each better one was not taken.
+    """
+
+    __tablename__ = "device_sources"
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    valid_from: Mapped[datetime] = mapped_column(primary_key=True)
+    name: Mapped[str | None]
+    period_seconds: Mapped[float | None] = mapped_column(Float)
+    passed_over: Mapped[dict[str, str]] = mapped_column(JSONB)
+
+
+class DeviceEvent(Base):
+    """Something rare that happened to a device, as `flopwatch.wire.Event` tells it."""
+
+    __tablename__ = "device_events"
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[int] = mapped_column(primary_key=True)
+    detail: Mapped[str]
 
 
 class Gap(Base):

@@ -23,9 +23,11 @@ from flopwatch_server.settings import Thresholds
 from flopwatch_server.telemetry.models import (
     MAX_COLUMNS,
     STATES,
+    STEP,
     device_minutes,
     dirty_hours,
     dirty_marks,
+    dirty_steps,
     samples,
 )
 from flopwatch_server.telemetry.repository.rollups import Columns, Rollup, marked, measures
@@ -41,15 +43,9 @@ def _samples(begin: datetime, end: datetime) -> Select[tuple[object, ...]]:
     Of an interval that two lives of an agent tell of (its clock stepped back), the later life has
     the word, so that nothing is counted twice.
     """
-    limit = (
-        select(Device.power_limit_watts)
-        .where(Device.id == marked.c.device_id)
-        .correlate(marked)
-        .scalar_subquery()
-    )
     # The order is that of the primary key, read backwards, so nothing is sorted.
     return (
-        select(samples, limit.label("power_limit_watts"))
+        select(samples, Device.power_limit_watts)
         .where(
             samples.c.device_id == marked.c.device_id,
             samples.c.ts > marked.c.time,
@@ -57,7 +53,7 @@ def _samples(begin: datetime, end: datetime) -> Select[tuple[object, ...]]:
             samples.c.ts > begin,
             samples.c.ts <= end,
         )
-        .correlate(marked)
+        .correlate(marked, Device)
         .ext(distinct_on(samples.c.ts))
         .order_by(samples.c.ts.desc(), samples.c.epoch_id.desc())
     )
@@ -137,5 +133,5 @@ MINUTES = Rollup(
     marks_a_turn=20_000,
     made_of=_samples,
     columns=_columns,
-    next_marks=dirty_hours,
+    next_marks=((dirty_hours, timedelta(hours=1)), (dirty_steps, STEP)),
 )
