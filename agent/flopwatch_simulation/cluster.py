@@ -5,11 +5,10 @@ larger one of the same seed, with the same jobs.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from flopwatch_simulation.agent import Agent
 from flopwatch_simulation.faults import Fault, Faults
-from flopwatch_simulation.feed import node_line, run_line
+from flopwatch_simulation.feed import Line, node_line, run_line
 from flopwatch_simulation.job import Job
 from flopwatch_simulation.schedule import seats
 from flopwatch_simulation.truth import GpuMinute, Truth, gpu_minute, true_of
@@ -50,7 +49,7 @@ class Cluster:
             if run.listed_at <= end and run.ended_at >= start
         ]
 
-    def feed_lines(self, time: float, ended_since: float) -> Iterator[dict[str, Any]]:
+    def feed_lines(self, time: float, ended_since: float) -> Iterator[Line]:
         """The scheduler's word at `time`: a complete snapshot, and the runs ended since then."""
         yield {"kind": "snapshot", "time": time, "complete": True}
         used = [0] * self.nodes

@@ -8,11 +8,11 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
-from typing import Any
 
 from flopwatch.wire import Batch
 from flopwatch_simulation.agent import Agent
 from flopwatch_simulation.cluster import Cluster
+from flopwatch_simulation.feed import Line
 from flopwatch_simulation.physics import INTERVAL_SECONDS
 from flopwatch_simulation.sender import FEED_PERIOD_SECONDS, phase_seconds
 
@@ -35,7 +35,7 @@ class Feed:
     """What the scheduler tells at the time `at`, line by line."""
 
     at: float
-    lines: list[dict[str, Any]]
+    lines: list[Line]
 
 
 def posts(

@@ -12,6 +12,7 @@ from heapq import heapreplace
 
 from flopwatch_simulation.cluster import Cluster
 from flopwatch_simulation.doors import Doors, Unreachable
+from flopwatch_simulation.feed import bodies
 from flopwatch_simulation.physics import INTERVAL_SECONDS
 
 FEED_PERIOD_SECONDS = 30
@@ -159,7 +160,8 @@ class Feeder:
         seconds to wait then."""
         now = self._clock()
         try:
-            self._doors.send_feed(self._cluster.feed_lines(now, self._told_until))
+            for body in bodies(list(self._cluster.feed_lines(now, self._told_until))):
+                self._doors.send_feed(body)
         except Unreachable as problem:
             self._patience.failed(problem)
             return RETRY_SECONDS

@@ -1,6 +1,7 @@
 """Ten thousand nodes: what they hold, and what a post of theirs costs, by counting."""
 
 import gzip
+import json
 import sys
 import tracemalloc
 from collections import Counter
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from flopwatch.wire import MAX_BODY_BYTES
 from flopwatch_simulation.cluster import Cluster
+from flopwatch_simulation.feed import bodies
 from flopwatch_simulation.hardware import kind_of
 from flopwatch_simulation.replay import posts
 from tests.simulation.readings import NOON, encoded
@@ -45,6 +48,19 @@ def test_the_feed_and_the_ledger_agree_on_what_is_allocated(cluster: Cluster) ->
     assert len({partition for line in nodes for partition in line["partitions"]}) == 6
     assert len({line["user"] for line in running}) > 300
     assert len({line["account"] for line in running}) > 100
+
+
+def test_the_feed_comes_in_bodies_that_a_server_takes(cluster: Cluster) -> None:
+    lines = list(cluster.feed_lines(NOON, NOON - 7200))
+    sent = list(bodies(lines))
+    sizes = [sum(len(json.dumps(line)) + 1 for line in body) for body in sent]
+    assert max(sizes) < MAX_BODY_BYTES
+    queue = [line for line in lines if line.get("state") in ("RUNNING", "PENDING")]
+    assert sent[0] == [lines[0], *queue]
+    assert all(line["kind"] != "snapshot" for body in sent[1:] for line in body)
+    assert sorted(map(id, lines)) == sorted(id(line) for body in sent for line in body)
+    few = list(Cluster(seed=3).feed_lines(NOON, NOON - 7200))
+    assert list(bodies(few)) == [few]
 
 
 def test_it_has_the_first_nodes_of_a_small_cluster(cluster: Cluster) -> None:

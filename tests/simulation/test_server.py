@@ -16,7 +16,7 @@ from tests.lab.processes import Process, Server, running, wait_for
 
 CLUSTER = "granite"
 SEED = 11
-GPUS = 48
+GPUS = 64
 UNJUDGED_SECONDS = 300
 """How far behind a busy server may be with judging minutes."""
 ROUNDING_HOURS = 0.05
@@ -68,10 +68,12 @@ def test_every_running_job_shows_the_activity_and_mfu_of_the_ledger(
     rows = {row["job_id"]: row for row in server.get("jobs", cluster=CLUSTER)["rows"]}
     for truth in mature:
         row = rows[truth.job.display_id]
-        kind = truth.job.character.key
+        kind = truth.job.key
         assert row["gpus"] == truth.gpus
-        assert row["tensor_active"] == pytest.approx(truth.tensor_active, abs=0.01), kind
-        assert row["sm_active"] == pytest.approx(truth.sm_active, abs=0.015), kind
+        # The last of its interludes may not be over.
+        slack = 0.02 if truth.job.character.interlude else 0.01
+        assert row["tensor_active"] == pytest.approx(truth.tensor_active, abs=slack), kind
+        assert row["sm_active"] == pytest.approx(truth.sm_active, abs=1.5 * slack), kind
         assert (row["mfu"] is None) == (truth.mfu is None), kind
         assert (row["mfu"] or 0) == pytest.approx(truth.mfu or 0, rel=0.01), kind
         # Minutes that have not been judged yet are missing from it, and the ledger grows meanwhile.
@@ -98,7 +100,7 @@ def test_a_job_that_was_over_before_the_server_knew_it_shows_what_it_got(server:
     over = [
         job
         for job in cluster.jobs(now - 4500, now - 600)
-        if job.character.key == "short sweep" and job.state(now - 600) == job.end_state
+        if job.key == "short sweep" and job.state(now - 600) == job.end_state
     ]
     assert over
     for job in over:
