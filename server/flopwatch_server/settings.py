@@ -3,11 +3,26 @@
 import os
 import re
 from difflib import get_close_matches
+from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, RedisDsn, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    RedisDsn,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LATE_SAMPLE_SECONDS = 48 * 3600
+"""Samples are taken no later than this after the fact; what comes later is refused, as a gap."""
+
+_LEAST_RAW_DAYS = 1 + ceil(LATE_SAMPLE_SECONDS / 86_400)  # one more, to make minutes of the latest
 
 
 def default_data_dir() -> Path:
@@ -27,11 +42,36 @@ class Thresholds(BaseModel):
     the board's limit.
     """
 
+    model_config = ConfigDict(extra="forbid")
+
     idle_sm_active: float = 0.01
     low_sm_active: float = 0.15
     coverage: float = 0.80
     suspect_utilization: float = 0.50
     suspect_power_share: float = 0.50
+
+
+class Retention(BaseModel):
+    """How many days samples, minutes and hours of devices are kept at least; None is for ever.
+
+    They are dropped in whole partitions (a day, a week, a quarter), each when its newest row is
+    that old and all that is made of it is there. Samples outlive the latest that is still taken,
+    and nothing is dropped before what it is made of.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    raw_days: int = Field(default=7, ge=_LEAST_RAW_DAYS)
+    minute_days: int = 90
+    hour_days: int | None = None
+
+    @model_validator(mode="after")
+    def _each_outlives_what_it_is_made_of(self) -> Self:
+        if self.minute_days < self.raw_days:
+            raise ValueError("minute_days must not be less than raw_days")
+        if self.hour_days is not None and self.hour_days < self.minute_days:
+            raise ValueError("hour_days must not be less than minute_days")
+        return self
 
 
 class Settings(BaseSettings):
@@ -58,6 +98,7 @@ class Settings(BaseSettings):
         default=None, description="Site's own rows for the table of GPU peaks."
     )
     thresholds: Thresholds = Thresholds()
+    retention: Retention = Retention()
     redis_url: RedisDsn | None = Field(
         default=None, description="Where worker and beat meet: redis:// or rediss://."
     )
