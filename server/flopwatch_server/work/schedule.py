@@ -4,7 +4,8 @@ from flopwatch_server.database import partitions
 from flopwatch_server.house import House
 from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.settings import Settings
-from flopwatch_server.telemetry.minutes import recompute_minutes
+from flopwatch_server.telemetry.minutes import recompute_hours, recompute_minutes
+from flopwatch_server.telemetry.retention import drop_expired
 from flopwatch_server.work.poll import SlurmPoll
 from flopwatch_server.work.tasks import Task
 
@@ -16,6 +17,8 @@ def periodic_tasks(settings: Settings) -> list[Task]:
     tasks = [
         Task("partitions", 3600, make_partitions),
         Task("minutes", 2, recompute_minutes),
+        Task("hours", 300, recompute_hours),
+        Task("retention", 3600, drop_expired),
     ]
     if settings.slurm_cluster:
         poll = SlurmPoll(settings.slurm_cluster, Slurm(settings.slurm_cluster))
@@ -27,6 +30,6 @@ def periodic_tasks(settings: Settings) -> list[Task]:
 
 
 def make_partitions(house: House) -> None:
-    """Make the partitions of samples ahead of time."""
+    """Make the partitions of samples, minutes and hours ahead of time."""
     with house.database.session() as session:
         partitions.ensure(session, house.clock())

@@ -27,6 +27,7 @@ from sqlalchemy import (
     delete,
     func,
     literal,
+    or_,
     select,
     text,
     true,
@@ -75,7 +76,7 @@ class Rollup:
     @property
     def time(self) -> str:
         """Name of the time's column, in the tier and in its marks."""
-        return self.marks.columns.keys()[-1]
+        return self.marks.columns[-1].name
 
 
 def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime) -> bool:
@@ -102,6 +103,14 @@ def begin_turn(session: Session, lock: int) -> None:
     session.execute(text("SET LOCAL statement_timeout = 0"))  # a back-fill may take its time
     session.execute(select(func.pg_advisory_xact_lock(lock)))
     session.execute(CreateTable(marked, if_not_exists=True))
+
+
+def is_awaited(session: Session, rollup: Rollup, begin: datetime, end: datetime) -> bool:
+    """Whether marks in [begin, end) wait, of a tier or of what is made of it."""
+    every = (rollup.marks, *(marks for marks, _ in rollup.next_marks))
+    times = [marks.columns[-1] for marks in every]
+    waiting = (select(time).where(time >= begin, time < end).exists() for time in times)
+    return bool(session.scalar(select(or_(*waiting))))
 
 
 def measures(rows: FromClause, highest: Mapping[str, str]) -> Columns:
