@@ -195,8 +195,7 @@ class _Clocks:
         now = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
         reasons = {bit: word for bit, word in THROTTLING.items() if now & bit}
         if self._state.changed(sum(reasons)):
-            words = ", ".join(reasons.values()) or "clocks are free again"
-            yield Happening(second, "clock_reasons", sum(reasons), words)
+            yield Happening(second, "clock_reasons", sum(reasons), ", ".join(reasons.values()))
 
 
 @dataclass

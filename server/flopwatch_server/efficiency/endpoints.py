@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import AwareDatetime
 
 from flopwatch.metrics import BY_NAME
-from flopwatch_server.efficiency import listing, service
+from flopwatch_server.efficiency import listing, quality, service
 from flopwatch_server.efficiency import overview as overviews
 from flopwatch_server.efficiency.schemas import (
     JobDetail,
@@ -59,6 +59,7 @@ def job(
         efficiency=service.run_efficiency(session, run, now),
         mfu=service.run_mfu(session, run, house.peaks, now),
         devices=service.run_devices(session, run, now),
+        quality=quality.run_quality(session, run, now),
     )
 
 

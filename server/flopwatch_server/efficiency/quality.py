@@ -1,5 +1,6 @@
 """How far figures can be trusted: what came of what was due, what is missing and why, how old."""
 
+from collections import Counter
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -7,15 +8,17 @@ from sqlalchemy.orm import Session
 from flopwatch_server.efficiency.overview import NEWEST_SAMPLE_LOOK_BACK
 from flopwatch_server.efficiency.repository import figures, quality
 from flopwatch_server.efficiency.repository import overview as overview_repository
-from flopwatch_server.efficiency.schemas import RunQuality
+from flopwatch_server.efficiency.schemas import RunEvent, RunQuality, SourceUse
+from flopwatch_server.efficiency.series import place_of
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.telemetry import repository as telemetry
 from flopwatch_server.telemetry.minutes import SAMPLES_PER_MINUTE
+from flopwatch_server.telemetry.repository import happenings
 
 
 def run_quality(session: Session, run: RunView, now: datetime) -> RunQuality:
-    """Samples that came and were due, and why metrics have no value."""
+    """Samples that came and were due, why metrics have no value, sources and events."""
     row = figures.run_figures(session, run.id, now)
     missing: dict[str, str] = {}
     for metric, reason, _ in quality.missing_metrics(session, run.id, now):
@@ -24,7 +27,29 @@ def run_quality(session: Session, run: RunView, now: datetime) -> RunQuality:
         samples_received=quality.samples_received(session, run.id, now),
         samples_expected=SAMPLES_PER_MINUTE * row.whole_minutes if row else 0,
         missing=missing,
+        sources=_sources(session, run, now),
+        events=_events(session, run, now),
     )
+
+
+def _sources(session: Session, run: RunView, now: datetime) -> list[SourceUse]:
+    """Most GPUs first; GPUs whose agent told nothing are not counted."""
+    gpus = Counter(
+        (row.name, row.period_seconds, tuple(sorted(row.passed_over.items())))
+        for row in happenings.sources_of_run(session, run.id, now)
+    )
+    return [
+        SourceUse(name=name, period_seconds=period, passed_over=dict(passed_over), gpus=count)
+        for (name, period, passed_over), count in gpus.most_common()
+    ]
+
+
+def _events(session: Session, run: RunView, now: datetime) -> list[RunEvent]:
+    return [
+        RunEvent(place=place_of(row), device_uuid=row.uuid, at=row.at, kind=row.kind,
+                 value=row.value, detail=row.detail)
+        for row in happenings.events_of_run(session, run.id, now)
+    ]  # fmt: skip
 
 
 def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime | None:

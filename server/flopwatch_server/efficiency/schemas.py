@@ -49,16 +49,43 @@ class Efficiency(BaseModel):
     energy_joules: float | None
 
 
+class SourceUse(BaseModel):
+    """The collector that the activity of `gpus` GPUs comes from; `name` None where none can tell.
+
+    `period_seconds` is how often it has new values: what is finer is unknown. `passed_over` says of
+    each better collector why it is not used.
+    """
+
+    name: str | None
+    period_seconds: float | None
+    passed_over: dict[str, str]
+    gpus: int
+
+
+class RunEvent(BaseModel):
+    """Something rare that happened to a GPU while the run held it (`flopwatch.wire.Event`)."""
+
+    place: str
+    device_uuid: str
+    at: datetime
+    kind: str
+    value: int
+    detail: str
+
+
 class RunQuality(BaseModel):
     """How complete the samples of a run are.
 
     Both counts are over the whole minutes in which the run alone held the GPU. `missing` gives, by
-    metric, why GPUs of the run have no value for it: the reason of most of them.
+    metric, why GPUs of the run have no value for it: the reason of most of them. `events` begin
+    with the newest.
     """
 
     samples_received: int
     samples_expected: int
     missing: dict[str, str]
+    sources: list[SourceUse]
+    events: list[RunEvent]
 
 
 class Mfu(BaseModel):
@@ -120,6 +147,7 @@ class JobDetail(BaseModel):
     efficiency: Efficiency
     mfu: Mfu | None
     devices: list[DeviceEfficiency]
+    quality: RunQuality
 
 
 class JobMfu(BaseModel):

@@ -15,6 +15,7 @@ from flopwatch_server.fleet import repository as fleet
 from flopwatch_server.fleet.registration import Register, Registration
 from flopwatch_server.telemetry import facts
 from flopwatch_server.telemetry.ingest import ValidatedBatch
+from flopwatch_server.telemetry.repository import happenings
 
 _SAMPLE_COLUMNS = ("device_id", "epoch_id", "ts", *COLUMNS)
 _STAGING = "samples_staging"
@@ -71,6 +72,7 @@ class Store:
         facts.write_evidence(session, registered)
         facts.write_reports(session, registered)
         facts.write_host_usage(session, registered)
+        happenings.write(session, registered)
         _touch(session, registered)
         return [
             Outcome(number, len(batch.time) - number, batch.refused)
