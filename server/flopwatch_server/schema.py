@@ -2,6 +2,7 @@
 
 import flopwatch_server.access.models
 import flopwatch_server.fleet.models
+import flopwatch_server.jobs.local.models
 import flopwatch_server.jobs.models
 import flopwatch_server.scheduler.models
 import flopwatch_server.telemetry.models  # noqa: F401

@@ -71,7 +71,7 @@ def to_view(row: Row[Any], now: datetime) -> RunView:
         submitted_at=run.submitted_at, started_at=run.started_at, ended_at=ended_at,
         elapsed_seconds=elapsed, time_limit_seconds=run.time_limit_seconds,
         restarts=run.restarts, exit_code=run.exit_code, gpus=run.gpu_count,
-        gpu_model=gpu_model, nodes=list(nodes or []),
+        gpu_model=gpu_model, nodes=list(nodes or []), local=run.local,
     )  # fmt: skip
 
 

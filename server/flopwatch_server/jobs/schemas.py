@@ -6,7 +6,10 @@ from pydantic import BaseModel
 
 
 class RunView(BaseModel):
-    """One run. `job_id` is the id that its owner knows (array 123_4, het 10+1)."""
+    """One run. `job_id` is the id that its owner knows (array 123_4, het 10+1).
+
+    `local` says that it is a process tree on a machine without a scheduler; its id is its pid.
+    """
 
     id: int
     cluster: str
@@ -30,6 +33,7 @@ class RunView(BaseModel):
     gpus: int | None
     gpu_model: str | None
     nodes: list[str]
+    local: bool = False
 
 
 class AllocationView(BaseModel):

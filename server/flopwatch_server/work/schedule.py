@@ -2,6 +2,7 @@
 
 from flopwatch_server.database import partitions
 from flopwatch_server.house import House
+from flopwatch_server.jobs.local import service as local
 from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.settings import Settings
 from flopwatch_server.telemetry.minutes import recompute_hours, recompute_minutes
@@ -17,6 +18,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
     tasks = [
         Task("partitions", 3600, make_partitions),
         Task("minutes", 2, recompute_minutes),
+        Task("silent local runs", 60, close_silent_runs),
         Task("hours", 300, recompute_hours),
         Task("retention", 3600, drop_expired),
     ]
@@ -33,3 +35,9 @@ def make_partitions(house: House) -> None:
     """Make the partitions of samples, minutes and hours ahead of time."""
     with house.database.session() as session:
         partitions.ensure(session, house.clock())
+
+
+def close_silent_runs(house: House) -> None:
+    """End, for all that is known, local runs of which no agent tells any more."""
+    with house.database.session() as session:
+        local.close_silent(session, house.clock())

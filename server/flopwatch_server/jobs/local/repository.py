@@ -1,0 +1,61 @@
+"""SQL over local runs and the devices they hold."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from flopwatch_server.fleet.models import Placement
+from flopwatch_server.jobs.local.models import LocalSighting
+from flopwatch_server.jobs.models import Allocation, Run
+
+
+def find(session: Session, node_id: int, raw_job_id: int) -> tuple[Run, LocalSighting] | None:
+    """A node's local run by its job id, which no other process of the node ever has."""
+    row = session.execute(
+        select(Run, LocalSighting)
+        .join(LocalSighting, LocalSighting.run_id == Run.id)
+        .where(LocalSighting.node_id == node_id, Run.raw_job_id == raw_job_id)
+    ).first()
+    return None if row is None else (row[0], row[1])
+
+
+def holdings(session: Session, run_id: int) -> Sequence[Allocation]:
+    """What a run holds and held, in the order of time."""
+    return session.scalars(
+        select(Allocation).where(Allocation.run_id == run_id).order_by(Allocation.valid_from)
+    ).all()
+
+
+def holders(session: Session, device_ids: Collection[int]) -> Sequence[Allocation]:
+    """What local runs hold now of these devices."""
+    return session.scalars(
+        select(Allocation)
+        .join(Run, Run.id == Allocation.run_id)
+        .where(Allocation.device_id.in_(device_ids), Allocation.valid_to.is_(None), Run.local)
+    ).all()
+
+
+def ordinals(session: Session, node_id: int) -> dict[int, int]:
+    """By device id: its place in the node, which is its GRES ordinal, or else its minor."""
+    rows = session.execute(
+        select(Placement.device_id, Placement.gres_ordinal, Placement.minor).where(
+            Placement.node_id == node_id, Placement.valid_to.is_(None)
+        )
+    )
+    return {
+        device_id: ordinal
+        for device_id, gres_ordinal, minor in rows
+        if (ordinal := minor if gres_ordinal is None else gres_ordinal) is not None
+    }
+
+
+def silent(session: Session, since: datetime) -> Sequence[tuple[Run, LocalSighting]]:
+    """Local runs that go on, as far as is known, and of which nobody has told since then."""
+    rows = session.execute(
+        select(Run, LocalSighting)
+        .join(LocalSighting, LocalSighting.run_id == Run.id)
+        .where(LocalSighting.heard_at < since, Run.ended_at.is_(None), Run.vanished_at.is_(None))
+    ).all()
+    return [(run, sighting) for run, sighting in rows]
