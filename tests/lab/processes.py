@@ -92,12 +92,12 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.folder = folder
-        self._environment = {
+        self.settings = {
             "FLOPWATCH_DATA_DIR": str(folder / "data"),
             "FLOPWATCH_PORT": str(self.port),
             **settings,
         }
-        self.process = Process("server", log=folder / "server.log", environment=self._environment)
+        self.process = Process("server", log=folder / "server.log", environment=self.settings)
 
     def __enter__(self) -> Self:
         self.start()
@@ -134,7 +134,7 @@ class Server:
         path = self.folder / f"{kind}-{cluster}-{node or 'any'}.token"
         command = [str(FLOPWATCH), "token", kind, "--cluster", cluster, "--output", str(path)]
         command += ["--node", node] if node else []
-        subprocess.run(command, check=True, env={**os.environ, **self._environment}, timeout=150)
+        subprocess.run(command, check=True, env={**os.environ, **self.settings}, timeout=150)
         return path
 
     def database_url(self) -> str:

@@ -265,14 +265,26 @@ int nvmlDeviceGetUtilizationRates(Slot *s, Utilization *into) {
     into->memory = 0;
     return read_unsigned(s, UTILIZATION, &into->gpu);
 }
-int nvmlDeviceGetPowerUsage(Slot *s, unsigned *into) { return read_unsigned(s, POWER, into); }
+/* FAKE_NVML_FIRST_READING names a file that is made when power is first asked for. */
+int nvmlDeviceGetPowerUsage(Slot *s, unsigned *into) {
+    static int asked;
+    const char *mark = getenv("FAKE_NVML_FIRST_READING");
+    if (mark && !__atomic_test_and_set(&asked, __ATOMIC_SEQ_CST)) {
+        FILE *file = fopen(mark, "w");
+        if (file) fclose(file);
+    }
+    return read_unsigned(s, POWER, into);
+}
 int nvmlDeviceGetPowerManagementLimit(Slot *s, unsigned *into) { return read_unsigned(s, POWER_LIMIT, into); }
 int nvmlDeviceGetEnforcedPowerLimit(Slot *s, unsigned *into) { return read_unsigned(s, POWER_LIMIT, into); }
 int nvmlDeviceGetTemperature(Slot *s, unsigned sensor, unsigned *into) {
     return sensor ? INVALID_ARGUMENT : read_unsigned(s, TEMPERATURE, into);
 }
 int nvmlDeviceGetClockInfo(Slot *s, unsigned kind, unsigned *into) {
-    return kind != 1 ? INVALID_ARGUMENT : read_unsigned(s, CLOCK, into);   /* 1: of the SMs */
+    if (kind != 1 && kind != 2) return INVALID_ARGUMENT;   /* 1: of the SMs, 2: of the memory */
+    int code = read_unsigned(s, CLOCK, into);
+    if (kind == 2) *into = 2619;
+    return code;
 }
 int nvmlDeviceGetCurrentClocksEventReasons(Slot *s, unsigned long long *into) { return read_number(s, REASONS, into); }
 int nvmlDeviceGetTotalEnergyConsumption(Slot *s, unsigned long long *into) {
