@@ -71,7 +71,8 @@ def lived_in(house: Path) -> Iterator[tuple[Server, Path]]:
             "agent", "--server", server.url, "--token-file", server.token("node", CLUSTER),
             "--node", NODE, "--spool", folder / "spool", "--socket", folder / "hook.sock",
             "--site-file", site_file,
-            log=folder / "agent.log", environment=driver.environment() | {"PYTHONPATH": _rooms(house)},
+            log=folder / "agent.log",
+            environment={**driver.environment(), "PYTHONPATH": _rooms(house)},
         )  # fmt: skip
         stack.enter_context(running(agent))
         _type_commands(server, folder, house)
