@@ -2,16 +2,17 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import ceil, floor
 
-from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.efficiency.schemas import DeviceSeries, SeriesGap
 from flopwatch_server.telemetry.models import STATES, Gap
-from flopwatch_server.telemetry.repository import AnyRow
+from flopwatch_server.telemetry.repository import HOUR, MINUTE, SAMPLE, AnyRow
 
 MOST_POINTS = 1440
-SAMPLES_UP_TO_SECONDS = 2 * 3600
+_SUITS = ((SAMPLE, timedelta(hours=2)), (MINUTE, timedelta(days=14)), (HOUR, timedelta.max))
+"""What the points are made of, and the longest window that it suits."""
+
 GAP_STEPS = 2
 """More steps than this without a point of any GPU are a gap: fewer may still be on their way."""
 
@@ -29,25 +30,26 @@ class Grid:
     step: int
 
     @classmethod
-    def over(cls, start: datetime, end: datetime, at_least: int = SAMPLE_PERIOD_SECONDS) -> "Grid":
-        """Samples for up to 2 hours, minutes for up to a day, then `MOST_POINTS` at most.
+    def over(cls, start: datetime, end: datetime, at_least: timedelta = SAMPLE) -> "Grid":
+        """The grid of what suits the window: samples, minutes or hours, `MOST_POINTS` at most.
 
-        `at_least` is the shortest step that the source of the points has, in seconds.
+        `at_least` is the shortest of them that the points can be made of.
         """
-        seconds = (end - start).total_seconds()
-        step = at_least
-        if seconds > SAMPLES_UP_TO_SECONDS:
-            step = 60 * max(1, ceil(seconds / 60 / MOST_POINTS))
-        first = int(start.timestamp()) // step * step
-        return cls(first, int(end.timestamp()) // step * step, step)
+        window = end - start
+        suits = next(unit for unit, longest in _SUITS if window <= longest)
+        unit = int(max(suits, at_least).total_seconds())
+        step = unit * max(1, ceil(window.total_seconds() / unit / MOST_POINTS))
+        return cls(int(start.timestamp()) // step * step, int(end.timestamp()) // step * step, step)
 
     @property
     def times(self) -> range:
         return range(self.start + self.step, self.end + 1, self.step)
 
     @property
-    def of_samples(self) -> bool:
-        return self.step == SAMPLE_PERIOD_SECONDS
+    def unit(self) -> timedelta:
+        """The length of what the points are made of: a sample, a minute or an hour."""
+        step = timedelta(seconds=self.step)
+        return next(unit for unit in (HOUR, MINUTE, SAMPLE) if step >= unit)
 
 
 def place_of(allocation: AnyRow) -> str:

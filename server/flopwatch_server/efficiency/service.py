@@ -6,13 +6,15 @@ A `RunView` comes from `jobs.service.find_run`, which has checked that the perso
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from sqlalchemy.orm import Session
 
 from flopwatch.gpus import PeakTable
-from flopwatch.metrics import BY_NAME, COLUMNS
+from flopwatch.metrics import BY_NAME, COLUMNS, SAMPLE_PERIOD_SECONDS
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency import mfu, series
+from flopwatch_server.efficiency.models import KNOWN_STATES
 from flopwatch_server.efficiency.repository import figures, present
 from flopwatch_server.efficiency.schemas import (
     DeviceEfficiency,
@@ -21,7 +23,6 @@ from flopwatch_server.efficiency.schemas import (
     Mfu,
     MfuPoint,
     RunSeries,
-    SeriesGap,
     StateSeconds,
 )
 from flopwatch_server.jobs.schemas import AllocationView, RunView
@@ -74,7 +75,7 @@ def state_seconds(row: AnyRow | None, run: RunView) -> StateSeconds:
     """
     if row is None:
         return StateSeconds(unknown=(run.gpus or 0) * (run.elapsed_seconds or 0.0))
-    known = {state: 60.0 * (getattr(row, state) or 0) for state in figures.KNOWN_STATES}
+    known = {state: 60.0 * (getattr(row, state) or 0) for state in KNOWN_STATES}
     unknown = row.seconds - row.shared - sum(known.values())
     return StateSeconds(**known, shared=row.shared, unknown=unknown)
 
@@ -130,22 +131,29 @@ def run_series(
 ) -> RunSeries:  # fmt: skip
     """Metrics of all GPUs of a run over (start, end], not later than `now`, on one grid.
 
-    The step is 10 s for windows up to 2 hours, 60 s up to a day, longer beyond. With `after` only
-    points later than that time are given, gaps still of the whole window. Raises ValueError for
-    a name that is no metric, or a window that ends before it starts.
+    The step is 10 s for windows up to 2 hours, 60 s up to a day, longer beyond; longer too where
+    samples or minutes have been dropped. With `after` only points later than that time are given,
+    gaps still of the whole window. Raises ValueError for a name that is no metric, or a window
+    that ends before it starts.
     """
     unknown = [name for name in metrics if name not in BY_NAME]
     if unknown:
         raise ValueError(f"no such metric: {', '.join(unknown)}")
     if start > end:
         raise ValueError("the window ends before it starts")
-    grid = series.Grid.over(start, max(start, min(end, now)))
+    grid = _grid(session, run, start, max(start, min(end, now)), now)
     times = [time for time in grid.times if after is None or time > after]
     held = telemetry.allocations_of(session, run.id, now)
     places: dict[str, list[AnyRow]] = {}
     for row in held:
         places.setdefault(series.place_of(row), []).append(row)
     points, states = _points(session, run, metrics, grid, times, now)
+    earlier = range(grid.start + grid.step, times[0] if times else grid.end + 1, grid.step)
+    before, _ = _points(session, run, (), grid, earlier, now)
+    there = {time for _, time in (*before, *points)}
+    recorded = telemetry.gaps_of(
+        session, run.id, series.instant_of(grid.start), series.instant_of(grid.end), now
+    )
     return RunSeries(
         start=grid.start,
         end=grid.end,
@@ -155,7 +163,7 @@ def run_series(
             series.device_series(place, rows, points, states, metrics, times, grid.step)
             for place, rows in places.items()
         ],
-        gaps=_gaps(session, run, grid, held, now),
+        gaps=series.find_gaps(grid, now - figures.GRACE, there, held, recorded),
     )
 
 
@@ -175,7 +183,7 @@ def run_mfu_series(
 
     A step is a minute, or longer in windows of more than a day.
     """
-    grid = series.Grid.over(start, end, at_least=60)
+    grid = series.Grid.over(start, end, at_least=telemetry.MINUTE)
     step = timedelta(seconds=grid.step)
     read_from = series.instant_of(grid.start) - _MFU_LOOK_BACK_STEPS * step
     rows = reports.reports_by_step(session, run.id, step, read_from, series.instant_of(grid.end))
@@ -185,9 +193,7 @@ def run_mfu_series(
 def _coverage(row: AnyRow | None) -> float | None:
     if row is None or not row.whole_minutes:
         return None
-    return sum(getattr(row, state) or 0 for state in figures.KNOWN_STATES) / float(
-        row.whole_minutes
-    )
+    return sum(getattr(row, state) or 0 for state in KNOWN_STATES) / float(row.whole_minutes)
 
 
 def _means(row: AnyRow | None) -> dict[str, float | None]:
@@ -208,6 +214,17 @@ def _ranks(newest: Iterable[HookCounter]) -> dict[str | None, int]:
     return {report.device_uuid: report.rank for report in by_age if report.device_uuid}
 
 
+def _grid(
+    session: Session, run: RunView, start: datetime, end: datetime, now: datetime
+) -> series.Grid:
+    """The grid of a window, coarser than would suit it where what suits has been dropped."""
+    grid = series.Grid.over(start, end)
+    for finer, coarser in pairwise((telemetry.SAMPLE, telemetry.MINUTE, telemetry.HOUR)):
+        if grid.unit == finer and telemetry.is_dropped(session, run.id, finer, start, now):
+            grid = series.Grid.over(start, end, at_least=coarser)
+    return grid
+
+
 def _points(
     session: Session, run: RunView, metrics: Sequence[str], grid: series.Grid, times: Sequence[int],
     now: datetime,
@@ -216,31 +233,27 @@ def _points(
     if not times:
         return {}, {}
     start, end = series.instant_of(times[0] - grid.step), series.instant_of(times[-1])
-    if not grid.of_samples:
-        rows = telemetry.minute_points(session, run.id, metrics, grid.step, start, end, now)
-        return (
-            {(row[0], row[1]): row[3:] for row in rows},
-            {(row[0], row[1]): row[2] for row in rows},
-        )
-    samples = telemetry.sample_points(session, run.id, metrics, start, end, now)
-    first, last = series.whole_minutes(times[0] - grid.step, times[-1])
+    if grid.unit == telemetry.SAMPLE:
+        samples = telemetry.sample_points(session, run.id, metrics, start, end, now)
+        points: series.Points = {(row[0], row[1]): row[2:] for row in samples}
+        return points, _states_of_samples(session, run, times, now)
+    read = telemetry.hour_points if grid.unit == telemetry.HOUR else telemetry.minute_points
+    rows = read(session, run.id, metrics, grid.step, start, end, now)
+    return (
+        {(row[0], row[1]): row[3:] for row in rows},
+        {(row[0], row[1]): row[2] for row in rows},
+    )
+
+
+def _states_of_samples(
+    session: Session, run: RunView, times: Sequence[int], now: datetime
+) -> series.States:
+    """The state of each sample: that of its minute."""
+    step = SAMPLE_PERIOD_SECONDS
+    first, last = series.whole_minutes(times[0] - step, times[-1])
     minutes = telemetry.minute_points(session, run.id, (), 60, first, last, now)
-    # A sample has the state of its minute.
-    states = {
+    return {
         (row[0], time): row[2]
         for row in minutes
-        for time in range(row[1] - 60 + grid.step, row[1] + 1, grid.step)
+        for time in range(row[1] - 60 + step, row[1] + 1, step)
     }
-    return {(row[0], row[1]): row[2:] for row in samples}, states
-
-
-def _gaps(
-    session: Session, run: RunView, grid: series.Grid, held: Sequence[AnyRow], now: datetime
-) -> list[SeriesGap]:
-    start, end = series.instant_of(grid.start), series.instant_of(grid.end)
-    if grid.of_samples:
-        there = telemetry.present_samples(session, run.id, start, end, now)
-    else:
-        there = telemetry.present_minutes(session, run.id, grid.step, start, end, now)
-    recorded = telemetry.gaps_of(session, run.id, start, end, now)
-    return series.find_gaps(grid, now - figures.GRACE, there, held, recorded)

@@ -1,6 +1,7 @@
 """Every read of telemetry, and how its tiers are made of one another."""
 
 from flopwatch_server.telemetry.repository.holdings import (
+    HOUR,
     MINUTE,
     SAMPLE,
     AnyRow,
@@ -16,13 +17,14 @@ from flopwatch_server.telemetry.repository.holdings import (
 from flopwatch_server.telemetry.repository.newest import newest_of_run, newest_power
 from flopwatch_server.telemetry.repository.series import (
     gaps_of,
+    hour_points,
+    is_dropped,
     minute_points,
-    present_minutes,
-    present_samples,
     sample_points,
 )
 
 __all__ = [
+    "HOUR",
     "MINUTE",
     "SAMPLE",
     "AnyRow",
@@ -30,15 +32,15 @@ __all__ = [
     "epoch_seconds",
     "gaps_of",
     "held",
+    "hour_points",
     "instant",
     "interval",
+    "is_dropped",
     "minute_counts",
     "minute_points",
     "newest_of_run",
     "newest_power",
     "of_run",
-    "present_minutes",
-    "present_samples",
     "sample_counts",
     "sample_points",
 ]

@@ -1,8 +1,8 @@
-"""Where samples and minutes meet runs.
+"""Where samples, minutes and hours meet runs.
 
 A sample carries no job id. It covers (ts − 10 s, ts] and counts for an allocation that holds the
-device for all of that; a device-minute covers [minute, minute + 60 s) and counts likewise. So what
-straddles a hand-over belongs to nobody.
+device for all of that; a device-minute covers [minute, minute + 60 s) and counts likewise, and so
+does an hour. What straddles a hand-over belongs to nobody.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,12 @@ from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.fleet.models import Device, Node
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.records import WORKING_STATES
-from flopwatch_server.telemetry.models import device_minutes, samples
+from flopwatch_server.telemetry.models import device_hours, device_minutes, samples
 
 AnyRow = Row[*tuple[Any, ...]]
 SAMPLE = timedelta(seconds=SAMPLE_PERIOD_SECONDS)
-MINUTE = timedelta(seconds=60)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 _other = aliased(Allocation)
 
 
@@ -123,6 +124,16 @@ def minute_counts(holding: CTE) -> ColumnElement[bool]:
         minute.device_id == holding.c.device_id,
         minute.minute >= holding.c.alone_from,
         minute.minute <= holding.c.alone_until - interval(MINUTE),
+    )
+
+
+def hour_counts(holding: CTE) -> ColumnElement[bool]:
+    """Whether a device-hour lies wholly inside an allocation, and inside no other."""
+    hour = device_hours.c
+    return and_(
+        hour.device_id == holding.c.device_id,
+        hour.hour >= holding.c.alone_from,
+        hour.hour <= holding.c.alone_until - interval(HOUR),
     )
 
 

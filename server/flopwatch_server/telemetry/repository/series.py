@@ -1,18 +1,44 @@
-"""Series of a run: points of its GPUs, what is there, and what is known to be lost."""
+"""Series of a run: points of its GPUs from samples, minutes or hours, and what is known to be lost.
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+Points of minutes and hours are (allocation id, end of the step in seconds since 1970, commonest
+state, one value a metric). Sums stay sums, extremes stay extremes, means count every minute alike.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Integer, cast, func, null, select
+from sqlalchemy import (
+    CTE,
+    REAL,
+    ColumnElement,
+    Float,
+    FromClause,
+    Integer,
+    Select,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    union_all,
+)
 from sqlalchemy.orm import Session
 
-from flopwatch_server.telemetry.models import Gap, device_minutes, samples
+from flopwatch_server.database import partitions
+from flopwatch_server.database.base import UtcDateTime
+from flopwatch_server.telemetry.models import STATES, Gap, device_hours, device_minutes, samples
 from flopwatch_server.telemetry.repository.holdings import (
+    HOUR,
     MINUTE,
+    SAMPLE,
     AnyRow,
     epoch_seconds,
     held,
+    hour_counts,
     instant,
     interval,
     minute_counts,
@@ -20,10 +46,32 @@ from flopwatch_server.telemetry.repository.holdings import (
     sample_counts,
 )
 
+HOURS_AFTER = timedelta(minutes=15)
+"""An hour that has been over for so long is there; a younger one is read from its minutes."""
+
 _SUMMED = ("energy_joules",)
 _LOWEST = ("sm_min",)
 _HIGHEST = ("sm_max",)
-_NOT_IN_MINUTES = ("subsample_count", "source_period")
+_OF_SAMPLES_ONLY = ("subsample_count", "source_period")
+
+
+def is_dropped(session: Session, run_id: int, unit: timedelta, start: datetime, now: datetime
+) -> bool:  # fmt: skip
+    """Whether samples or minutes of a run from `start` on are dropped, but the next tier is there.
+
+    `unit` is the length of one, `SAMPLE` or `MINUTE`.
+    """
+    holding = held(now, of_run(run_id))
+    tier, counts, time = {
+        SAMPLE: (partitions.SAMPLES, minute_counts, device_minutes.c.minute),
+        MINUTE: (partitions.MINUTES, hour_counts, device_hours.c.hour),
+    }[unit]
+    oldest = partitions.oldest(session, tier)
+    if oldest is None or oldest <= start:
+        return False
+    earlier = select(time).join(holding, counts(holding))
+    earlier = earlier.where(time >= instant(start), time < instant(oldest))
+    return bool(session.scalar(select(earlier.exists())))
 
 
 def sample_points(
@@ -49,80 +97,46 @@ def minute_points(
     session: Session, run_id: int, metrics: Sequence[str], step_seconds: int, start: datetime,
     end: datetime, now: datetime,
 ) -> Sequence[AnyRow]:  # fmt: skip
-    """Minutes of a run in (start, end], grouped into steps.
+    """Points of a run in (start, end] from its minutes."""
+    holding = held(now, of_run(run_id))
+    minutes = _minutes(holding, start, end)
+    if step_seconds == MINUTE.total_seconds():
+        time = cast(epoch_seconds(device_minutes.c.minute + interval(MINUTE)), Integer)
+        values = (_column(device_minutes, name) for name in metrics)
+        points = minutes.with_only_columns(holding.c.id, time, device_minutes.c.state, *values)
+        return session.execute(points).all()
+    parts = _minute_parts(minutes, holding, metrics)
+    return session.execute(_by_step(parts.subquery(), metrics, step_seconds)).all()
 
-    Gives (allocation id, end of the step in seconds since 1970, commonest state, one value a
-    metric).
+
+def hour_points(
+    session: Session, run_id: int, metrics: Sequence[str], step_seconds: int, start: datetime,
+    end: datetime, now: datetime,
+) -> Sequence[AnyRow]:  # fmt: skip
+    """Points of a run in (start, end], which are whole hours, from its hours.
+
+    What is no whole hour of an allocation, and what is too young for one, comes from minutes, as
+    long as those are kept.
     """
     holding = held(now, of_run(run_id))
-    time = _step_end(device_minutes.c.minute + interval(MINUTE), step_seconds)
-    return session.execute(
+    made_until = instant((now - HOURS_AFTER).replace(minute=0, second=0, microsecond=0))
+    hour = device_hours.c
+    hours = (
         select(
             holding.c.id,
-            time,
-            func.mode().within_group(device_minutes.c.state),
-            *(_over_step(name).label(name) for name in metrics),
+            (hour.hour + interval(HOUR)).label("time"),
+            *(hour[f"{state}_minutes"].label(state) for state in STATES),
+            *(_column(device_hours, name) for name in metrics),
         )
-        .join(device_minutes, minute_counts(holding))
-        .where(
-            device_minutes.c.minute >= instant(start),
-            device_minutes.c.minute <= instant(end - MINUTE),
-        )
-        .group_by(holding.c.id, time)
-    ).all()
-
-
-def _step_end(time: ColumnElement[Any], step_seconds: int) -> ColumnElement[int]:
-    """The first multiple of the step that is not before `time`, in seconds since 1970."""
-    return cast(func.ceil(epoch_seconds(time) / step_seconds) * step_seconds, Integer)
-
-
-def _over_step(metric: str) -> ColumnElement[Any]:
-    """How minutes of one metric become one point: sums stay sums, extremes stay extremes."""
-    if metric in _NOT_IN_MINUTES:
-        return cast(null(), Float)
-    column = device_minutes.c[metric]
-    if metric in _SUMMED:
-        return func.sum(column)
-    if metric in _LOWEST:
-        return func.min(column)
-    return func.max(column) if metric in _HIGHEST else func.avg(column)
-
-
-def present_samples(
-    session: Session, run_id: int, start: datetime, end: datetime, now: datetime
-) -> Collection[int]:
-    """Times in (start, end] at which at least one GPU of the run has a sample."""
-    holding = held(now, of_run(run_id))
-    return set(
-        session.scalars(
-            select(cast(epoch_seconds(samples.c.ts), Integer))
-            .select_from(holding)
-            .join(samples, sample_counts(holding))
-            .where(samples.c.ts > instant(start), samples.c.ts <= instant(end))
-            .distinct()
-        )
+        .join(device_hours, hour_counts(holding))
+        .where(hour.hour >= instant(start), hour.hour < func.least(made_until, instant(end)))
     )
-
-
-def present_minutes(
-    session: Session, run_id: int, step_seconds: int, start: datetime, end: datetime, now: datetime
-) -> Collection[int]:
-    """Ends of the steps in (start, end] in which at least one GPU of the run has a sample."""
-    holding = held(now, of_run(run_id))
-    minute = device_minutes.c
-    return set(
-        session.scalars(
-            select(_step_end(minute.minute + interval(MINUTE), step_seconds))
-            .select_from(holding)
-            .join(device_minutes, minute_counts(holding))
-            .where(
-                minute.minute >= instant(start), minute.minute <= instant(end - MINUTE),
-                minute.samples_received > 0,
-            )
-            .distinct()
-        )
-    )  # fmt: skip
+    first_whole = _hour_of(holding.c.alone_from + interval(HOUR - timedelta(microseconds=1)))
+    after_whole = func.least(_hour_of(holding.c.alone_until), made_until, type_=UtcDateTime)
+    minute = device_minutes.c.minute
+    edges = _minutes(holding, start, end).where(or_(minute < first_whole, minute >= after_whole))
+    parts = union_all(hours, _minute_parts(edges, holding, metrics))
+    return session.execute(_by_step(parts.subquery(), metrics, step_seconds)).all()
 
 
 def gaps_of(
@@ -137,3 +151,59 @@ def gaps_of(
         .where(Gap.valid_from < holding.c.until, Gap.valid_to > holding.c.valid_from)
         .order_by(Gap.valid_from)
     ).all()
+
+
+def _minutes(holding: CTE, start: datetime, end: datetime) -> Select[Any]:
+    """The minutes in (start, end] that count for an allocation."""
+    within = device_minutes.c.minute.between(instant(start), instant(end - MINUTE))
+    return select(holding.c.id).join(device_minutes, minute_counts(holding)).where(within)
+
+
+def _minute_parts(minutes: Select[Any], holding: CTE, metrics: Sequence[str]) -> Select[Any]:
+    """Minutes in the form in which hours can stand beside them: minutes by state, and values."""
+    return minutes.with_only_columns(
+        holding.c.id,
+        (device_minutes.c.minute + interval(MINUTE)).label("time"),
+        *(
+            cast(device_minutes.c.state == position, Integer).label(state)
+            for position, state in enumerate(STATES)
+        ),
+        *(_column(device_minutes, name) for name in metrics),
+    )
+
+
+def _by_step(parts: FromClause, metrics: Sequence[str], step_seconds: int) -> Select[Any]:
+    """Points of these parts, grouped by allocation and the step in which a part ends."""
+    end = cast(func.ceil(epoch_seconds(parts.c.time) / step_seconds) * step_seconds, Integer)
+    minutes = sum((parts.c[state] for state in STATES), literal(0))
+    counts = [func.sum(parts.c[state]) for state in STATES]
+    # Of states that are equally common the first.
+    state = case(*(
+        (and_(*(count >= other for other in counts)), position)
+        for position, count in enumerate(counts)
+    ))  # fmt: skip
+    values = (_over_step(name, parts.c[name], minutes).label(name) for name in metrics)
+    return select(parts.c.id, end, state, *values).group_by(parts.c.id, end)
+
+
+def _over_step(
+    metric: str, value: ColumnElement[Any], minutes: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """How parts of one metric, of so many minutes each, become one point."""
+    if metric in _SUMMED:
+        return func.sum(value)
+    if metric in _LOWEST:
+        return func.min(value)
+    if metric in _HIGHEST:
+        return func.max(value)
+    known = func.sum(minutes).filter(value.is_not(None))
+    return cast(func.sum(value * minutes) / known, Float)
+
+
+def _column(tier: FromClause, metric: str) -> ColumnElement[Any]:
+    """The column of a metric, unknown where a tier has none."""
+    return cast(null(), REAL).label(metric) if metric in _OF_SAMPLES_ONLY else tier.c[metric]
+
+
+def _hour_of(time: ColumnElement[Any]) -> ColumnElement[datetime]:
+    return func.date_trunc("hour", time, literal("UTC"), type_=UtcDateTime)
