@@ -70,7 +70,7 @@ class Agent:
         def key(time: int) -> tuple[int, int] | None:
             if self._faults.silent(self.node, time):
                 return None
-            lives = 1 + len(self._faults.silences(self.node, time))
+            lives = 1 + len(self._faults.rebirths(self.node, time))
             return lives, self._faults.skew_seconds(self.node, time)
 
         for found, stretch in groupby(times, key):
@@ -157,9 +157,9 @@ class Agent:
 
     def _epoch(self, time: int, skew: int) -> Epoch:
         """The agent's life over (time - 10 s, time]."""
-        ends = self._faults.silences(self.node, time)
-        began = ends[-1] + skew if ends else _EPOCH_STARTED_AT
-        return Epoch(self._boot_id, 1 + len(ends), float(began), AGENT_VERSION)
+        begins = self._faults.rebirths(self.node, time)
+        began = begins[-1] + skew if begins else _EPOCH_STARTED_AT
+        return Epoch(self._boot_id, 1 + len(begins), float(began), AGENT_VERSION)
 
     def _tell(
         self, values: "array[float]", held: Sequence[Held], place: int, times: Sequence[int]

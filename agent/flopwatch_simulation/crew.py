@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 
 from flopwatch_simulation.cluster import Cluster
 from flopwatch_simulation.doors import Doors, Refused
+from flopwatch_simulation.physics import INTERVAL_SECONDS
 from flopwatch_simulation.sender import Feeder, Patience, Sender
 
 NODES_PER_PROCESS = 3000
@@ -22,6 +24,9 @@ NODES_PER_CONNECTION = 80
 
 LEAST_CONNECTIONS = 4
 _GLANCE_SECONDS = 0.05
+
+Failures = SimpleQueue[BaseException]
+"""Where failures of threads come out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,21 @@ def processes_for(nodes: int) -> int:
 
 
 def play(orders: Orders) -> None:
-    """Simulate for ever. Raises what ends one of the processes: Refused, or an error of its own;
-    ChildProcessError if another process ended."""
-    children = [_child(orders, shard) for shard in range(1, orders.processes)]
-    for child in children:
-        child.start()
+    """Simulate for ever. Raises what ends it: Refused, or ChildProcessError if a process ended.
+
+    One process does all if it can. Else it is the scheduler, and others are the agents.
+    """
+    failures: Failures = SimpleQueue()
+    if orders.processes == 1:
+        senders = _start_senders(orders, 0, failures)
+        _start_feeder(orders, lambda: all(one.has_introduced_all for one in senders), failures)
+        raise failures.get()
+    children = [_start_child(orders, shard) for shard in range(orders.processes)]
     try:
-        failures = _start_shard(orders, 0)
-        threading.Thread(target=_report_end, args=(children, failures), daemon=True).start()
+        # By then all nodes have told an interval, if the server keeps up.
+        ready_at = time.monotonic() + INTERVAL_SECONDS
+        _start_feeder(orders, lambda: time.monotonic() >= ready_at, failures)
+        _start(partial(_watch, [child.sentinel for child in children]), failures)
         raise failures.get()
     finally:
         for child in children:
@@ -58,38 +70,29 @@ def play(orders: Orders) -> None:
             child.join()
 
 
-def _child(orders: Orders, shard: int) -> BaseProcess:
-    """A process that ends with its parent, however that ends."""
+def _start_child(orders: Orders, shard: int) -> BaseProcess:
+    """Start a process with a share of the nodes; it ends with this one, however this one ends."""
     context = multiprocessing.get_context("spawn")
-    return context.Process(target=_play_shard, args=(orders, shard), daemon=True)
+    child = context.Process(target=_play_share, args=(orders, shard), daemon=True)
+    child.start()
+    return child
 
 
-def _play_shard(orders: Orders, shard: int) -> None:
+def _play_share(orders: Orders, shard: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
-    failures = _start_shard(orders, shard)
     parent = multiprocessing.parent_process()
     assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        failures.put(SystemExit(0))
-
-    threading.Thread(target=watch, daemon=True).start()
+    failures: Failures = SimpleQueue()
+    _start_senders(orders, shard, failures)
+    _start(partial(_watch, [parent.sentinel]), failures)
     try:
         raise failures.get()
-    except Refused as problem:
+    except (Refused, ChildProcessError) as problem:
         sys.exit(f"flopwatch simulate: {problem}")
 
 
-def _report_end(children: list[BaseProcess], failures: "SimpleQueue[BaseException]") -> None:
-    if children:
-        multiprocessing.connection.wait([child.sentinel for child in children])
-        failures.put(ChildProcessError("one of the simulating processes ended"))
-
-
-def _start_shard(orders: Orders, shard: int) -> "SimpleQueue[BaseException]":
-    """Start the threads of one process, the first of which also has the feed; where their failures
-    come out."""
+def _start_senders(orders: Orders, shard: int, failures: Failures) -> list[Sender]:
+    """Start the threads that are the agents of one share of the nodes."""
     cluster, patience = Cluster(orders.seed, orders.nodes), Patience()
     nodes = range(shard, orders.nodes, orders.processes)
     connections = min(len(nodes), max(LEAST_CONNECTIONS, len(nodes) // NODES_PER_CONNECTION))
@@ -97,34 +100,36 @@ def _start_shard(orders: Orders, shard: int) -> "SimpleQueue[BaseException]":
         Sender(cluster, nodes[index::connections], _doors(orders), orders.history_seconds, patience)
         for index in range(connections)
     ]
-    failures: SimpleQueue[BaseException] = SimpleQueue()
     for sender in senders:
         _start(sender.step, failures)
-    if shard == 0:
-        feeder = Feeder(cluster, _doors(orders), orders.history_seconds, patience)
+    return senders
 
-        def step() -> float:
-            """The server can give GPUs to jobs only once it has met them."""
-            if all(sender.has_introduced_all for sender in senders):
-                return feeder.step()
-            return _GLANCE_SECONDS
 
-        _start(step, failures)
-    return failures
+def _start_feeder(orders: Orders, ready: Callable[[], bool], failures: Failures) -> None:
+    """Start the thread that is the scheduler: a server can give GPUs to jobs only once it has met
+    them."""
+    cluster = Cluster(orders.seed, orders.nodes)
+    feeder = Feeder(cluster, _doors(orders), orders.history_seconds, Patience())
+    _start(lambda: feeder.step() if ready() else _GLANCE_SECONDS, failures)
 
 
 def _doors(orders: Orders) -> Doors:
     return Doors(orders.server, orders.node_token, orders.feed_token)
 
 
-def _start(step: Callable[[], float], failures: "SimpleQueue[BaseException]") -> None:
-    def loop() -> None:
+def _watch(sentinels: list[int]) -> float:
+    multiprocessing.connection.wait(sentinels)
+    raise ChildProcessError("another of its processes ended")
+
+
+def _start(step: Callable[[], float], failures: Failures) -> None:
+    """Repeat a step in a thread for ever, or until it fails."""
+
+    def repeat() -> None:
         try:
             while True:
-                wait = step()
-                if wait > 0:
-                    time.sleep(wait)
+                time.sleep(step())
         except BaseException as failure:  # noqa: BLE001 - whoever waits for it raises it
             failures.put(failure)
 
-    threading.Thread(target=loop, daemon=True).start()
+    threading.Thread(target=repeat, daemon=True).start()

@@ -9,7 +9,8 @@ from a seed. The same faults make the same batches; what is true under them the 
 * `gpu lost`: one GPU falls off the bus (Xid 79) and tells nothing; the others go on
 * `stuck counters`: activity of one GPU reads 0 while it works
 * `sentinels`: activity of one GPU reads as DCGM's blank value
-* `clock skew`: the agent's clock is `seconds` ahead (or behind, if negative)
+* `clock skew`: the agent's clock is `seconds` ahead (or behind, if negative); where it steps back
+  a new epoch begins
 * `late`: the batches of the stretch arrive at its end
 * `duplicates`: the batches of the stretch arrive twice
 * `scheduler outage`: nobody tells of jobs; of the whole cluster, so `node` counts for nothing
@@ -108,10 +109,11 @@ class Faults:
             for fault in self._of_node.get(node, ())
         )
 
-    def silences(self, node: int, time: int) -> list[int]:
-        """When silences of the node's agent ended before (time - 10 s, time], in order."""
-        mine = self._of_node.get(node, ())
-        return sorted(fault.end for fault in mine if fault.kind in _SILENT and fault.end < time)
+    def rebirths(self, node: int, time: int) -> list[int]:
+        """When later lives of the node's agent began before (time - 10 s, time], in order: after a
+        silence, and wherever its clock stepped back."""
+        begins = (_new_life_at(fault) for fault in self._of_node.get(node, ()))
+        return sorted(begin for begin in begins if begin is not None and begin < time)
 
     def began(self, node: int, start: int, end: int) -> list[Fault]:
         """Those of a node that began in (start, end]."""
@@ -143,6 +145,13 @@ class Faults:
         for stop in stops:
             runs[-1:] = _stopped(runs[-1], stop)
         return runs
+
+
+def _new_life_at(fault: Fault) -> int | None:
+    if fault.kind == "clock skew" and fault.seconds < 0:
+        return fault.start
+    is_back = fault.kind in _SILENT or (fault.kind == "clock skew" and fault.seconds > 0)
+    return fault.end if is_back else None
 
 
 def _stopped(job: Job, stop: Fault) -> list[Job]:

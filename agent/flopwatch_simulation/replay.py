@@ -75,7 +75,7 @@ def _posts_of(
         times = range(begin + INTERVAL_SECONDS, until + 1, INTERVAL_SECONDS)
         for stretch in agent.stretches(times):
             last = stretch[-1]
-            life = len(faults.silences(node, last))
+            life = len(faults.rebirths(node, last))
             batch, values = agent.batch(stretch, introduces=life not in lives)
             lives.add(life)
             late = [fault.end for fault in faults.of(node, last, "late")]

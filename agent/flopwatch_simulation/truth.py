@@ -43,8 +43,9 @@ class GpuMinute:
     """One GPU over one minute.
 
     `does` is what it does, whoever can see it. `tells` is what a reader who counts minutes by the
-    house's definition should say: "unknown" where samples are missing or lie. `job` held it for the
-    whole minute. Nobody may be told of idleness unless `tells` is "idle".
+    house's definition should say: "unknown" where samples are missing or lie. A skewed clock is
+    taken as corrected. `job` held it for the whole minute. Nobody may be told of idleness unless
+    `tells` is "idle".
     """
 
     does: State

@@ -130,6 +130,15 @@ def test_an_agent_whose_clock_is_wrong_tells_all_times_by_it(skew: int) -> None:
         ]
 
 
+@pytest.mark.parametrize(("skew", "begins"), [(-90, BEGIN), (90, END)])
+def test_a_clock_that_steps_back_begins_another_epoch(skew: int, begins: int) -> None:
+    found = told(faulty(Fault("clock skew", NODE, BEGIN, END, seconds=skew)))
+    for post in found:
+        assert post.batch.epoch.number == (1 if int(post.at) <= begins else 2)
+    keys = [(post.batch.epoch.number, time) for post in found for time in post.batch.samples.time]
+    assert len(set(keys)) == len(keys) / 8
+
+
 def test_late_batches_arrive_together_with_what_they_would_have_held() -> None:
     found = told(faulty(Fault("late", NODE, BEGIN, END)))
     assert [post.batch for post in found] == [post.batch for post in told(faulty())]
