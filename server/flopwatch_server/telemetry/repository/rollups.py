@@ -76,7 +76,7 @@ class Rollup:
     @property
     def time(self) -> str:
         """Name of the time's column, in the tier and in its marks."""
-        return self.marks.columns[-1].name
+        return _time_of(self.marks).name
 
 
 def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime) -> bool:
@@ -108,7 +108,7 @@ def begin_turn(session: Session, lock: int) -> None:
 def is_awaited(session: Session, rollup: Rollup, begin: datetime, end: datetime) -> bool:
     """Whether marks in [begin, end) wait, of a tier or of what is made of it."""
     every = (rollup.marks, *(marks for marks, _ in rollup.next_marks))
-    times = [marks.columns[-1] for marks in every]
+    times = map(_time_of, every)
     waiting = (select(time).where(time >= begin, time < end).exists() for time in times)
     return bool(session.scalar(select(or_(*waiting))))
 
@@ -122,6 +122,11 @@ def measures(rows: FromClause, highest: Mapping[str, str]) -> Columns:
     }
     columns |= {name: cast(func.avg(rows.c[name]), REAL) for name in MEAN_COLUMNS}
     return columns | {f"{name}_max": func.max(rows.c[highest[name]]) for name in MAX_COLUMNS}
+
+
+def _time_of(marks: Table) -> Column[datetime]:
+    """What a mark names beside its device: the last of its columns."""
+    return list(marks.columns)[-1]
 
 
 def _take(rollup: Rollup, now: datetime) -> Insert:
