@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from tempfile import mkdtemp
 
 import psycopg
@@ -15,10 +15,16 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from flopwatch_server.database.embedded import EmbeddedPostgres, InUseError, attach
+from flopwatch_server.database.embedded import (
+    EmbeddedPostgres,
+    InUseError,
+    attach,
+    find_binaries,
+)
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.migrate import upgrade
 from flopwatch_server.schema import metadata
+from tests.lab.postgres import postgres
 from tests.lab.processes import wait_for
 
 
@@ -119,6 +125,22 @@ def test_an_initdb_that_was_killed_half_way_is_begun_anew(folder: Path) -> None:
             assert connection.execute("SHOW fsync").fetchone() == ("on",)
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("version", ["pginstall", "pginstall18"])
+def test_root_can_run_binaries_from_a_folder_that_only_root_can_enter(
+    folder: Path, tmp_path: Path, version: str
+) -> None:
+    wheel = find_binaries().parents[1]
+    home = tmp_path / "home"
+    for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
+        copytree(part, home / part.name, symlinks=True)
+    home.chmod(0o700)
+    with (
+        postgres(folder, home / wheel.name / version / "bin") as server,
+        psycopg.connect(server.url) as connection,
+    ):
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_it_listens_on_no_network_and_its_socket_is_private(folder: Path) -> None:

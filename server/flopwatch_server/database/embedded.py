@@ -182,15 +182,22 @@ class EmbeddedPostgres:
             self.binaries = self._reachable_copy()
 
     def _reachable_copy(self) -> Path:
-        """A copy of the binaries beside the data, where the unprivileged account can enter."""
+        """A copy of the binaries beside the data, where the unprivileged account can enter.
+
+        Those of the wheel find their libraries in a folder beside their package, so both go.
+        """
         original = self.binaries.parent
+        package = original.parent
         copy = self.folder / f"binaries-{original.name}-{int(original.stat().st_mtime)}"
         if not copy.exists():
             partial = copy.with_name(copy.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            shutil.copytree(original, partial, symlinks=True)
+            shutil.copytree(original, partial / package.name / original.name, symlinks=True)
+            libraries = package.with_name(f"{package.name}.libs")
+            if libraries.is_dir():
+                shutil.copytree(libraries, partial / libraries.name, symlinks=True)
             partial.rename(copy)
-        return copy / "bin"
+        return copy / package.name / original.name / "bin"
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
