@@ -72,6 +72,7 @@ class LocalHouse:
             "agent", "--server", self._address(),
             "--token-file", str(self._token("workstation", "node")),
             "--spool", str(folder / "spool"), "--socket", str(folder / "hook.sock"),
+            *([] if self._settings.slurm_cluster else ["--local-runs"]),
         ]  # fmt: skip
 
     def _simulation(self) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from flopwatch.wire import LocalRun, local_job_id
 from flopwatch_agent.collectors.host import boot_time
 from flopwatch_agent.ownership.local import LocalRuns, program_name
+from tests.lab.login import Tree
 from tests.lab.processes import wait_for
 
 PROC = Path("/proc")
@@ -34,38 +35,6 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text("import os, sys\nos.write(1, b'%d\\n' % os.getpid())\nsys.stdin.read()\n")
     return path
-
-
-LOGIN = """
-import os, sys
-child = os.fork()
-if not child:
-    print(os.getpid(), flush=True)
-    os.execvp(sys.argv[1], sys.argv[1:])
-sys.stdin.read()
-os.waitpid(child, 0)
-"""
-
-
-class Tree:
-    """A command as a login starts it, and all that it starts; `pid` is the command's."""
-
-    def __init__(self, *command: str | Path) -> None:
-        self._login = subprocess.Popen(
-            ["login", "-c", LOGIN, *map(str, command)], executable=sys.executable,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.pid = self.told_pid()
-
-    def told_pid(self) -> int:
-        """A pid that one of its processes wrote."""
-        assert self._login.stdout is not None
-        return int(self._login.stdout.readline())
-
-    def end(self) -> None:
-        """Let the command see the end of its input, and wait for its own end."""
-        if self._login.poll() is None:
-            self._login.communicate(timeout=30)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def folder() -> Iterator[Path]:
 class LocalRun:
     """`flopwatch run` in a process group of its own, as a terminal would start it."""
 
-    def __init__(self, folder: Path, driver: FakeDriver) -> None:
+    def __init__(self, folder: Path, driver: FakeDriver, **settings: str) -> None:
         self.port = free_port()
         self.log = folder / "run.log"
         self.data = folder / "data"
@@ -32,7 +32,7 @@ class LocalRun:
             self.process = subprocess.Popen(
                 [str(FLOPWATCH), "run"], stdout=output, stderr=output, process_group=0,
                 env={**os.environ, **driver.environment(), "FLOPWATCH_DATA_DIR": str(self.data),
-                     "FLOPWATCH_PORT": str(self.port)},
+                     "FLOPWATCH_PORT": str(self.port), **settings},
             )  # fmt: skip
 
     def live_overview(self, cluster: str) -> dict[str, object] | None:

@@ -98,10 +98,12 @@ def title(data: JobData) -> list[Component]:
     """Name, id and state."""
     run = data.run
     word = run.state.replace("_", " ").capitalize()
+    if run.local and run.ended_at:
+        word = "Ended"  # nobody knows how
     state = "ended" if run.ended_at else _state_now(data) if run.started_at else "pending"
     return [
         html.H1(run.name or f"Job {run.job_id}", tabIndex="-1"),
-        html.Span(run.job_id, className="mono note"),
+        html.Span(f"pid {run.job_id}" if run.local else run.job_id, className="mono note"),
         state_word(state, word),
     ]
 
@@ -118,7 +120,8 @@ def _state_now(data: JobData) -> str:
 
 
 def _head_facts(run: RunView) -> list[list[str | Component]]:
-    parts: list[list[str | Component]] = [[html.B(run.user), f", account {run.account or 'none'}"]]
+    account = "" if run.local else f", account {run.account or 'none'}"
+    parts: list[list[str | Component]] = [[html.B(run.user), account]]
     if run.gpus:
         model = f" × {model_name(run.gpu_model)}" if run.gpu_model else " GPUs"
         where = f" on {', '.join(run.nodes[:2])}" if run.nodes else ""
@@ -130,8 +133,8 @@ def _head_facts(run: RunView) -> list[list[str | Component]]:
         parts.append([html.B(slurm_elapsed(run.elapsed_seconds)), limit or " so far"])
     if run.ended_at is not None:
         parts.append(["ended ", html.B(clock(run.ended_at))])
-    qos = f", QOS {run.qos}" if run.qos else ""
-    parts.append([f"{run.partition}{qos}"])
+    if not run.local:
+        parts.append([f"{run.partition}, QOS {run.qos}" if run.qos else run.partition])
     if run.restarts:
         parts.append([f"restarted {plural(run.restarts, 'time')}"])
     return parts

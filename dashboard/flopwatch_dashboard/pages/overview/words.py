@@ -9,6 +9,11 @@ from flopwatch_dashboard.format import age, count, percent, plural
 from flopwatch_dashboard.words import NOT_TOLD, gpus_in_words
 from flopwatch_server.efficiency.schemas import JobRow, Overview, SourceStatus
 
+_SOURCES = {
+    "slurm": "Slurm",
+    "feed": "The scheduler feed",
+    "local": "The machines without a scheduler",
+}
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ATTENTION_ROWS = 10
 """The service tells no more jobs than this that need attention."""
@@ -66,7 +71,7 @@ def source_problem(source: SourceStatus, now: datetime) -> str | None:
     """What is wrong with a scheduler's source; None if it answers."""
     if source.error is None:
         return None
-    name = "Slurm" if source.kind == "slurm" else "The scheduler feed"
+    name = _SOURCES[source.kind]
     since = source.error_since
     long = f" for {age((now - since).total_seconds())}" if since else ""
     return f"{name} has not answered{long}: {source.error}. Jobs are shown as last told."

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from flopwatch_server.jobs.local import repository
 from flopwatch_server.jobs.local.models import LocalSighting
 from flopwatch_server.jobs.models import Allocation, Run
+from flopwatch_server.scheduler.repository import sources
 
 SILENCE = timedelta(minutes=5)
 """A run of which its agent has not told for so long has ended, for all we know, when last seen."""
@@ -42,6 +43,7 @@ def see(
     session: Session, cluster_id: int, node_id: int, sightings: Sequence[Sighting], now: datetime
 ) -> None:
     """Bring the local runs of a node up to what its agent saw; `now` is when that came."""
+    sources.succeeded(session, cluster_id, SOURCE, now)
     ordinals = repository.ordinals(session, node_id)
     for sighting in sorted(sightings, key=lambda each: each.seen_at):
         found = repository.find(session, node_id, sighting.raw_job_id)
