@@ -101,6 +101,9 @@ class Agent:
             _log.error("no reports of training processes: %s: %s", self._settings.socket, error)
         self._shipper.start()
         self._inventory.discover()
+        begun = int(self._now())
+        if begun % SAMPLE_PERIOD_SECONDS:  # the end of an interval would be read late
+            self._inventory.tick(begun)
         while (tick := self._ticker.next()) is not None:
             if tick.stepped_back:
                 _log.warning("the clock was turned back: a new epoch begins")

@@ -53,7 +53,7 @@ static const char *const NAMES[FIELDS] = {
 typedef struct Slot {
     char fields[FIELDS][512];
     Text gpm[GPM_IDS];
-    double total[GPM_IDS];
+    double rate[GPM_IDS], total[GPM_IDS];                          /* rates are parsed when they are set */
     char energy_base[512];
 } Slot;
 
@@ -84,8 +84,8 @@ static void integrate(double until) {
     double passed = integrated_until < 0 ? 0 : until - integrated_until;
     if (passed < 0) return;
     for (int s = 0; s < SLOTS; s++) {
-        slots[s].total[WATT_INTEGRAL] += passed * atof(slots[s].fields[POWER]);
-        for (int id = 1; id < GPM_IDS; id++) slots[s].total[id] += passed * atof(slots[s].gpm[id].text);
+        if (!slots[s].fields[UUID][0]) continue;
+        for (int id = 0; id < GPM_IDS; id++) slots[s].total[id] += passed * slots[s].rate[id];
     }
     integrated_until = until;
 }
@@ -101,6 +101,7 @@ static void set_field(Slot *slot, const char *key, const char *value) {
     int id;
     if (sscanf(key, "gpm.%d", &id) == 1 && id > 0 && id < GPM_IDS) {
         snprintf(slot->gpm[id].text, sizeof(Text), "%.90s", value);
+        slot->rate[id] = atof(value);
         return;
     }
     for (int f = 0; f < FIELDS; f++)
@@ -110,6 +111,7 @@ static void set_field(Slot *slot, const char *key, const char *value) {
                 snprintf(slot->energy_base, sizeof slot->energy_base, "%s", value);
             }
             snprintf(slot->fields[f], sizeof slot->fields[f], "%s", value);
+            if (f == POWER) slot->rate[WATT_INTEGRAL] = atof(value);
             return;
         }
     fprintf(stderr, "fake driver: no field %s\n", key);
@@ -121,6 +123,7 @@ static void forget(void) {
     for (int s = 0; s < SLOTS; s++) {
         memset(slots[s].fields, 0, sizeof slots[s].fields);
         memset(slots[s].gpm, 0, sizeof slots[s].gpm);
+        memset(slots[s].rate, 0, sizeof slots[s].rate);
     }
 }
 
@@ -436,13 +439,13 @@ static int next_event(EventSet *set, Event *into) {
     return 0;
 }
 int nvmlEventSetWait_v2(EventSet *set, Event *into, unsigned timeout_ms) {
-    for (unsigned waited = 0;; waited += 5) {
+    for (unsigned waited = 0;; waited += 20) {
         pthread_mutex_lock(&lock);
         int alive = refreshed(), found = alive && next_event(set, into);
         pthread_mutex_unlock(&lock);
         if (!alive) return UNINITIALIZED;                            /* the test is over */
         if (found) return SUCCESS;
         if (waited >= timeout_ms) return TIMEOUT;
-        usleep(5000);
+        usleep(20000);
     }
 }
