@@ -15,6 +15,7 @@ from flopwatch_server.fleet import repository as fleet
 from flopwatch_server.fleet.registration import Register, Registration
 from flopwatch_server.telemetry import facts
 from flopwatch_server.telemetry.ingest import ValidatedBatch
+from flopwatch_server.telemetry.local_runs import write_local_runs
 from flopwatch_server.telemetry.repository import happenings
 
 _SAMPLE_COLUMNS = ("device_id", "epoch_id", "ts", *COLUMNS)
@@ -72,6 +73,7 @@ class Store:
         facts.write_evidence(session, registered)
         facts.write_reports(session, registered)
         facts.write_host_usage(session, registered)
+        write_local_runs(session, registered)
         happenings.write(session, registered)
         _touch(session, registered)
         return [
