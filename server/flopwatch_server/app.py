@@ -11,10 +11,10 @@ import flopwatch_server.access.endpoints
 import flopwatch_server.efficiency.endpoints
 import flopwatch_server.fleet.endpoints
 import flopwatch_server.jobs.feed_endpoints
-import flopwatch_server.telemetry.endpoints
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE
 from flopwatch_server.house import House, NotFound
+from flopwatch_server.telemetry.endpoints import ingest_route
 from flopwatch_server.telemetry.openapi import describe_ingest
 from flopwatch_server.telemetry.writer import IngestWriter
 from flopwatch_server.work.runner import Runner
@@ -38,9 +38,9 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
         lifespan=_lifespan,
     )
     app.state.house = house
+    app.router.routes.append(ingest_route("/api/v1/ingest"))  # first, being asked for most
     app.include_router(flopwatch_server.access.endpoints.router)
     for module in (
-        flopwatch_server.telemetry.endpoints,
         flopwatch_server.fleet.endpoints,
         flopwatch_server.jobs.feed_endpoints,
         flopwatch_server.efficiency.endpoints,

@@ -12,13 +12,13 @@ from sqlalchemy import text
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import flopwatch_server.telemetry.endpoints
 from flopwatch import wire
 from flopwatch.metrics import COLUMNS
 from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.house import House
+from flopwatch_server.telemetry.endpoints import ingest_route
 from flopwatch_server.telemetry.writer import IngestWriter
 
 NOW = datetime(2025, 3, 10, 12, 0, 0, tzinfo=UTC)
@@ -91,7 +91,7 @@ def ingest_app(house: House, node: str | None = None, kind: str = "node") -> Fas
 
     app = FastAPI(lifespan=lifespan)
     app.state.house = house
-    app.include_router(flopwatch_server.telemetry.endpoints.router)
+    app.router.routes.append(ingest_route("/ingest"))
     machine = MachineIdentity(1, kind, cluster(house.database), node)
     app.add_middleware(_Door, machine=machine)
     return app

@@ -1,5 +1,7 @@
 """Agents introduce nodes, devices and where the devices sit."""
 
+from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from flopwatch import wire
@@ -7,6 +9,7 @@ from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet import service
 from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.fleet.nodes import ensure_nodes
+from flopwatch_server.house import House
 from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, batch, device, query, sampled
 
 PLACES = """
@@ -49,14 +52,40 @@ def test_samples_belong_to_the_device_that_the_index_names(agent: IngestClient) 
 
 def test_a_gpu_that_changes_its_node_leaves_the_old_one(agent: IngestClient) -> None:
     tell(agent, 0, device(1, minor=0), device(2, minor=1))
-    tell(agent, 10, device(3, minor=0), device(1, minor=1), node="gpu02")
+    tell(agent, 10, device(2, minor=1))
+    tell(agent, 20, device(3, minor=0), device(1, minor=1), node="gpu02")
     assert query(agent.database, PLACES) == [
         ("2", "", "gpu01", 1, 0), ("3", "", "gpu02", 0, 0), ("1", "", "gpu02", 1, 1),
     ]  # fmt: skip
-    tell(agent, 20, device(1, minor=0), device(2, minor=1))
+    tell(agent, 30, device(3, minor=0), node="gpu02")
+    tell(agent, 40, device(1, minor=0), device(2, minor=1))
     assert ordinals(agent.database) == {0: "1", 1: "2"}
     assert ordinals(agent.database, "gpu02") == {0: "3"}
     assert query(agent.database, "SELECT count(*) FROM devices") == [(3,)]
+
+
+def test_a_gpu_stays_in_the_node_that_goes_on_telling_of_it(agent: IngestClient) -> None:
+    mine, claimed = device(1, minor=0), device(1, minor=0, model="Tesla", power_limit_watts=1.0)
+    for after in (0, 10, 20):
+        tell(agent, after, mine)
+        tell(agent, after, claimed, node="gpu02")
+    assert query(agent.database, PLACES) == [("1", "", "gpu01", 0, 0)]
+    assert query(agent.database, "SELECT count(*) FROM placements") == [(1,)]
+    described = query(agent.database, "SELECT model, power_limit_watts FROM devices")
+    assert described == [(mine.model, 700.0)]
+    kept = "SELECT count(*), count(DISTINCT epoch_id), count(DISTINCT device_id) FROM samples"
+    assert query(agent.database, kept) == [(6, 2, 1)]
+
+
+def test_a_gpu_moves_once_its_node_has_been_silent_for_2_minutes(agent: IngestClient) -> None:
+    house: House = agent.http.app.state.house  # type: ignore[attr-defined]
+    tell(agent, 0, device(1, minor=0))
+    for after, node in ((0, "gpu01"), (110, "gpu01"), (120, "gpu02"), (130, "gpu02")):
+        house.clock = repeat(NOW + timedelta(seconds=after)).__next__
+        tell(agent, after, device(1, minor=0), node="gpu02")
+        assert query(agent.database, PLACES) == [("1", "", node, 0, 0)]
+    tell(agent, 130, device(1, minor=0))
+    assert query(agent.database, PLACES) == [("1", "", "gpu02", 0, 0)]
 
 
 def test_gpus_that_swap_minors_swap_ordinals(agent: IngestClient) -> None:

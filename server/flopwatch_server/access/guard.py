@@ -7,17 +7,18 @@ and puts the answer into the scope's state as `principal` or `machine`: there is
 
 import asyncio
 import re
-import time
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import quote
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flopwatch.wire import MAX_BODY_BYTES
-from flopwatch_server.access import sessions, tokens
+from flopwatch_server.access import sessions
+from flopwatch_server.access.known_tokens import KnownTokens
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.clock import Clock
@@ -29,18 +30,21 @@ OPEN_PREFIXES = ("/assets/", "/_favicon")
 MACHINE_PATHS = frozenset({"/api/v1/ingest", "/api/v1/feed"})
 COOKIE = "flopwatch_session"
 MAX_PERSON_BODY_BYTES = 1024 * 1024
+BODY_SECONDS = 30.0
+"""So long the whole body of a request may take."""
+
 MAX_HEADERS = 100
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_TOKEN_CACHE_SECONDS = 5.0
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "x-frame-options": "DENY",
-    "cross-origin-opener-policy": "same-origin",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "cache-control": "private, no-store",
-}
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"private, no-store"),
+)
+_CLOSE = {"connection": "close"}  # what is left of the body would be taken for the next request
 
 
 class Guard:
@@ -56,7 +60,7 @@ class Guard:
         self._database = database
         self._settings = settings
         self._clock = clock
-        self._tokens: dict[str, tuple[float, MachineIdentity | None]] = {}
+        self._tokens = KnownTokens(database, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -72,11 +76,10 @@ class Guard:
                 refusal = _error(503, DATABASE_GONE, {"retry-after": "5"})
         if scope["type"] == "websocket":
             await self._websocket(refusal, scope, receive, send)
-        elif refusal is not None:
-            await refusal(scope, receive, _with_headers(send))
-        else:
-            limit = MAX_BODY_BYTES if scope["path"] in MACHINE_PATHS else MAX_PERSON_BODY_BYTES
-            await _limited(self._app, limit, scope, headers, receive, _with_headers(send))
+            return
+        limit = MAX_BODY_BYTES if scope["path"] in MACHINE_PATHS else MAX_PERSON_BODY_BYTES
+        refusal = refusal or _announced_length(headers, limit)
+        await (refusal or self._app)(scope, _bounded(receive, limit), _with_headers(send))
 
     async def _websocket(
         self, refusal: Response | None, scope: Scope, receive: Receive, send: Send
@@ -125,20 +128,7 @@ class Guard:
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not value.isascii() or len(value) > 200:
             return None
-        asked_at, identity = self._tokens.get(value, (-_TOKEN_CACHE_SECONDS, None))
-        if time.monotonic() - asked_at > _TOKEN_CACHE_SECONDS:
-            identity = await asyncio.to_thread(self._look_up, value)
-            if len(self._tokens) > 50_000:  # a flood of made-up tokens must not fill the memory
-                self._tokens.clear()
-            self._tokens[value] = (time.monotonic(), identity)
-        return identity
-
-    def _look_up(self, value: str) -> MachineIdentity | None:
-        with self._database.session() as session:
-            identity = tokens.identify(session, value)
-            if identity is not None:
-                tokens.touch(session, {identity.token_id}, self._clock())
-            return identity
+        return await self._tokens.identify(value)
 
     def _session_id(self, headers: Headers) -> str | None:
         """The session that a person comes with; nobody has one where nobody signs in."""
@@ -196,49 +186,50 @@ def _with_headers(send: Send) -> Send:
 
     async def sender(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
-                headers.setdefault(name, value)
+            own = message.get("headers", [])
+            names = {name for name, _ in own}
+            message["headers"] = [*own, *(pair for pair in _HEADERS if pair[0] not in names)]
         await send(message)
 
     return sender
 
 
-class _TooLargeError(Exception):
-    """The body went over its limit while it was read."""
-
-
-async def _limited(
-    app: ASGIApp, limit: int, scope: Scope, headers: Headers, receive: Receive, send: Send
-) -> None:
-    """Run `app` on a body of at most `limit` bytes; 413 before a larger one is read whole."""
-    too_large = _error(413, f"the body is over {limit} bytes: send less at a time")
+def _announced_length(headers: Headers, limit: int) -> Response | None:
+    """Refuse a body by its Content-Length, before anything of it is read."""
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        await _error(400, "Content-Length is not a number")(scope, receive, send)
-        return
+        return _error(400, "Content-Length is not a number", _CLOSE)
     if int(length) > limit:
-        await too_large(scope, receive, send)
-        return
-    started = False
+        return _error(413, _too_large(limit), _CLOSE)
+    return None
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """The pieces of a body, as long as it is within `limit` bytes and BODY_SECONDS.
+
+    Else the application that asks for the next piece is raised a 413 or a 408, which it answers.
+    """
+    deadline = asyncio.get_running_loop().time() + BODY_SECONDS
     received = 0
+    complete = False
 
     async def receiver() -> Message:
-        nonlocal received
-        message = await receive()
+        nonlocal received, complete
+        if complete:  # what comes is the end of the connection, whenever that is
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the body took over {BODY_SECONDS:g} s", _CLOSE) from None
         received += len(message.get("body", b""))
+        complete = not message.get("more_body", False)
         if received > limit:
-            raise _TooLargeError
+            raise HTTPException(413, _too_large(limit), _CLOSE)
         return message
 
-    async def sender(message: Message) -> None:
-        nonlocal started
-        started = True
-        await send(message)
+    return receiver
 
-    try:
-        await app(scope, receiver, sender)
-    except _TooLargeError:
-        if started:
-            raise
-        await too_large(scope, receive, send)
+
+def _too_large(limit: int) -> str:
+    return f"the body is over {limit} bytes: send less at a time"

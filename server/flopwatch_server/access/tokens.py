@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.models import Token
@@ -25,6 +25,16 @@ class MachineIdentity:
     kind: str
     cluster_id: int
     node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What all tokens are at one time, in three figures: how many hold, which is the newest, and
+    when one was last revoked."""
+
+    valid: int
+    newest_id: int | None
+    revoked_at: datetime | None
 
 
 def create(session: Session, kind: Kind, cluster_id: int, node: str | None, now: datetime) -> str:
@@ -45,6 +55,14 @@ def identify(session: Session, value: str) -> MachineIdentity | None:
     if token is None:
         return None
     return MachineIdentity(token.id, token.kind, token.cluster_id, token.node)
+
+
+def standing(session: Session) -> Standing:
+    """What changes whenever a token is made, revoked or deleted."""
+    valid = func.count().filter(Token.revoked_at.is_(None))
+    return Standing(
+        *session.execute(select(valid, func.max(Token.id), func.max(Token.revoked_at))).one()
+    )
 
 
 def touch(session: Session, token_ids: set[int], now: datetime) -> None:

@@ -6,6 +6,8 @@ https://www.postgresql.org/docs/current/sql-copy.html, "Binary Format".
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -15,6 +17,7 @@ from sqlalchemy.orm import Session
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
+_Stretch = tuple[int, int, bool]
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # no flags, no extension
 _TRAILER = b"\xff\xff"
@@ -60,20 +63,39 @@ def encode(keys: Sequence[Integers], values: Floats) -> Iterator[bytes]:
 
 def _records(keys: Sequence[Integers], values: Floats, present: NDArray[np.bool_]) -> bytes:
     """Rows that all have the same columns present."""
-    fields: list[tuple[str, str]] = [("fields", ">i2")]
-    for number in range(len(keys)):
-        fields += [(f"key_length_{number}", ">i4"), (f"key_{number}", ">i8")]
-    for number, known in enumerate(present):
-        fields.append((f"length_{number}", ">i4"))
-        if known:
-            fields.append((f"value_{number}", ">f4"))
-    records = np.empty(len(values), np.dtype(fields))
+    stretches = _stretches(tuple(present.tolist()))
+    records = np.empty(len(values), _record_type(len(keys), stretches))
     records["fields"] = len(keys) + len(present)
+    records["keys"]["length"] = 8
     for number, key in enumerate(keys):
-        records[f"key_length_{number}"] = 8
-        records[f"key_{number}"] = key
-    for number, known in enumerate(present):
-        records[f"length_{number}"] = 4 if known else -1
+        records["keys"]["value"][:, number] = key
+    for begin, end, known in stretches:
         if known:
-            records[f"value_{number}"] = values[:, number]
+            records[f"from_{begin}"]["length"] = 4
+            records[f"from_{begin}"]["value"] = values[:, begin:end]
+        else:
+            records[f"from_{begin}"] = -1
     return records.tobytes()
+
+
+@lru_cache(1024)
+def _stretches(present: tuple[bool, ...]) -> tuple[_Stretch, ...]:
+    """(begin, end, known) of each stretch of columns that are all known, or all NULL."""
+    ends = [*(i for i in range(1, len(present)) if present[i] != present[i - 1]), len(present)]
+    return tuple((begin, end, present[begin]) for begin, end in pairwise([0, *ends]) if begin < end)
+
+
+@lru_cache(1024)
+def _record_type(keys: int, stretches: tuple[_Stretch, ...]) -> np.dtype[np.void]:
+    """The type of a row of so many keys and these columns; to make one costs more than to fill it.
+
+    A field is its length and its value, and one that is NULL the length -1 alone.
+    """
+    key = np.dtype([("length", ">i4"), ("value", ">i8")])
+    value = np.dtype([("length", ">i4"), ("value", ">f4")])
+    null = np.dtype(">i4")
+    cells = [
+        (f"from_{begin}", value if known else null, (end - begin,))
+        for begin, end, known in stretches
+    ]
+    return np.dtype([("fields", ">i2"), ("keys", key, (keys,)), *cells])

@@ -4,7 +4,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, Row, Update, bindparam, func, or_, select, text, update
+from sqlalchemy import (
+    BigInteger,
+    Float,
+    Row,
+    Update,
+    bindparam,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 
@@ -88,31 +99,39 @@ def agent_epoch(session: Session, node_id: int, epoch: wire.Epoch) -> int:
 
 
 def devices(session: Session, told: Sequence[wire.Device], since: datetime) -> list[int]:
-    """Ids of devices in the order told; new ones are valid from `since`."""
+    """Ids of devices in the order told; new ones are made, valid from `since`."""
     if not told:
         return []
-    statement = insert(Device).values(
-        [
-            {"uuid": device.uuid, "instance": device.instance, "profile": device.profile,
-             "valid_from": since, "model": device.model, "memory_mib": device.memory_mib,
-             "power_limit_watts": device.power_limit_watts}
-            for device in sorted(told, key=_identity)  # one order, so that two writers can't lock
-        ]
+    session.execute(
+        insert(Device)
+        .values(
+            [
+                {"uuid": device.uuid, "instance": device.instance, "profile": device.profile,
+                 "valid_from": since, "model": device.model}
+                for device in sorted(told, key=_identity)  # one order, so two writers can't lock
+            ]
+        )
+        .on_conflict_do_nothing()
     )  # fmt: skip
-    new = statement.excluded
+    identity = tuple_(Device.uuid, Device.instance, Device.profile)
     rows = session.execute(
-        statement.on_conflict_do_update(
-            index_elements=[Device.uuid, Device.instance, Device.profile],
-            index_where=text("valid_to IS NULL"),
-            set_={
-                "model": new.model,
-                "memory_mib": func.coalesce(new.memory_mib, Device.memory_mib),
-                "power_limit_watts": func.coalesce(new.power_limit_watts, Device.power_limit_watts),
-            },
-        ).returning(Device.id, Device.uuid, Device.instance, Device.profile)
+        select(Device.id, Device.uuid, Device.instance, Device.profile).where(
+            identity.in_([_identity(device) for device in told]), Device.valid_to.is_(None)
+        )
     )
     ids = {(uuid, instance, profile): id_ for id_, uuid, instance, profile in rows}
     return [ids[_identity(device)] for device in told]
+
+
+def describe(session: Session, told: Mapping[int, wire.Device]) -> None:
+    """Keep what the driver says of these devices (by id), and what it said if it is silent now."""
+    rows = [
+        {"device_id": id_, "model": told[id_].model, "memory_mib": told[id_].memory_mib,
+         "power_limit_watts": told[id_].power_limit_watts}
+        for id_ in sorted(told)
+    ]  # fmt: skip
+    if rows:
+        session.connection().execute(_DESCRIBE_DEVICE, rows)
 
 
 def _identity(device: wire.Device) -> tuple[str, str, str]:
@@ -242,6 +261,17 @@ def _update_each(model: type[Node] | type[AgentEpoch], column: str, kind: type[A
     )
 
 
-# Every group of batches runs these, and building a statement costs more than running it.
+_DESCRIBE_DEVICE = (
+    update(Device)
+    .where(Device.id == bindparam("device_id"))
+    .values(
+        model=bindparam("model"),
+        memory_mib=func.coalesce(bindparam("memory_mib", type_=Float), Device.memory_mib),
+        power_limit_watts=func.coalesce(
+            bindparam("power_limit_watts", type_=Float), Device.power_limit_watts
+        ),
+    )
+)
+# Every second runs these, and building a statement costs more than running it.
 _TOUCH_NODES = _update_each(Node, "last_batch_at", UtcDateTime)
 _MEASURE_SKEWS = _update_each(AgentEpoch, "clock_skew_seconds", Float)

@@ -2,11 +2,13 @@
 
 import asyncio
 import re
-from typing import cast
 
-from fastapi import APIRouter, HTTPException, Request, Response
-from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from flopwatch import wire
 from flopwatch_server.access.tokens import MachineIdentity
@@ -16,7 +18,6 @@ from flopwatch_server.telemetry.header import InvalidBatch
 from flopwatch_server.telemetry.ingest import BodyTooLarge, BrokenBody, ValidatedBatch
 from flopwatch_server.telemetry.writer import IngestWriter, NotStorable, Unavailable
 
-router = APIRouter()
 _RETRY_AFTER_SECONDS = 5
 _SMALL_BODY_BYTES = 4 * 1024
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
@@ -37,43 +38,60 @@ _REFUSALS = (
 )
 
 
-async def post_batch(request: Request) -> Response:
-    """Take a batch of an agent; the answer comes once it is durable.
+class IngestEndpoint:
+    """POST /ingest: takes a batch of an agent; the answer comes once it is durable.
 
     200 {"accepted", "duplicates", "refused", "server_time"}; 4xx where the post is at fault and
     would be again; 503 where it should be sent again later.
     """
-    house, machine = await get_house(request), await get_machine(request)
-    require_kind(machine, "node")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; the guard has checked its token and bounds its body."""
+        request = Request(scope, receive)
+        machine = await get_machine(request)
+        require_kind(machine, "node")
+        try:
+            answer = await _keep(request, machine)
+        except _REFUSALS as error:
+            answer = _refusal(error)
+        await answer(scope, receive, send)
+
+
+def ingest_route(path: str) -> Route:
+    """The endpoint as a plain route: FastAPI has nothing to add to a raw body.
+
+    It should stand first in its router, since FastAPI tries routes one by one.
+    """
+    return Route(path, IngestEndpoint(), methods=["POST"])
+
+
+async def _keep(request: Request, machine: MachineIdentity) -> Response:
+    house = await get_house(request)
+    writer: IngestWriter = request.app.state.writer
     content_type, encoding = _form(request)
     sent_at = _sent_at(request)
-    writer = cast(IngestWriter, request.app.state.writer)
-    try:
-        body = await request.body()
-        received_at = house.clock()
+    body = await request.body()
+    received_at = house.clock()
 
-        def read() -> ValidatedBatch:
-            batch, values = ingest.decode(ingest.unpack(body, encoding), content_type)
-            _admit(machine, batch)
-            return ingest.validate(batch, values, machine.cluster_id, received_at, sent_at)
+    def read() -> ValidatedBatch:
+        batch, values = ingest.decode(ingest.unpack(body, encoding), content_type)
+        _admit(machine, batch)
+        return ingest.validate(batch, values, machine.cluster_id, received_at, sent_at)
 
-        # A thread of its own costs more than reading a small body.
-        small = len(body) < _SMALL_BODY_BYTES
-        outcome = await writer.submit(read() if small else await asyncio.to_thread(read))
-    except _REFUSALS as error:
-        return _refusal(error)
-    return JSONResponse(
-        {
-            "accepted": outcome.accepted,
-            "duplicates": outcome.duplicates,
-            "refused": outcome.refused,
-            "server_time": house.clock().timestamp(),
-        }
+    # A thread of its own costs more than reading a small body.
+    small = len(body) < _SMALL_BODY_BYTES
+    outcome = await writer.submit(read() if small else await asyncio.to_thread(read))
+    return Response(
+        msgspec.json.encode(
+            {
+                "accepted": outcome.accepted,
+                "duplicates": outcome.duplicates,
+                "refused": outcome.refused,
+                "server_time": house.clock().timestamp(),
+            }
+        ),
+        media_type="application/json",
     )
-
-
-# A plain route: FastAPI has nothing to add to a raw body, and costs a tenth of the posts a second.
-router.add_route("/ingest", post_batch, methods=["POST"])
 
 
 def _form(request: Request) -> tuple[str, str]:

@@ -142,7 +142,7 @@ def write_gaps(session: Session, registered: Iterable[Registered]) -> None:
         {"device_id": device_id, "valid_from": instant(gap.start), "valid_to": instant(gap.end),
          "cause": gap.cause}
         for batch, ids in registered
-        for gap in batch.gaps
+        for gap in batch.header.gaps
         for device_id in _devices_of(session, gap, ids)
     ]  # fmt: skip
     _execute(session, _UPSERT_GAP, rows)

@@ -34,7 +34,10 @@ class InvalidBatch(ValueError):
 
 
 def check_header(batch: wire.Batch) -> None:
-    """Raise InvalidBatch at the first field that is wrong; cut free text, in place."""
+    """Raise InvalidBatch at the first field that is wrong; cut free text, in place.
+
+    The devices have been checked by `check_devices` before.
+    """
     if batch.version != wire.VERSION:
         raise InvalidBatch("$.version", f"is not {wire.VERSION}")
     _match(wire.NODE, batch.node, "$.node", "is not a node's name")
@@ -45,7 +48,6 @@ def check_header(batch: wire.Batch) -> None:
     _limit(batch.aliases, _MAX_ALIASES, "$.aliases")
     for number, alias in enumerate(batch.aliases):
         _match(wire.NODE, alias, f"$.aliases[{number}]", "is not a node's name")
-    _devices(batch.devices)
     known = len(batch.devices)
     for place, entry in _entries(batch.missing, "$.missing"):
         _missing(entry, place, known)
@@ -68,7 +70,8 @@ def check_header(batch: wire.Batch) -> None:
         raise InvalidBatch("$.gaps", f"has {of_all} gaps of all {known} devices")
 
 
-def _devices(devices: list[wire.Device]) -> None:
+def check_devices(devices: list[wire.Device]) -> None:
+    """Raise InvalidBatch at the first device that is wrong; cut free text, in place."""
     _limit(devices, _MAX_DEVICES, "$.devices")
     seen: set[tuple[str, str, str]] = set()
     for number, device in enumerate(devices):

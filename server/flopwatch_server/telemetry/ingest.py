@@ -7,6 +7,8 @@ Nothing here touches the database. What a client did wrong is told by field, in 
 import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -15,21 +17,35 @@ from numpy.typing import NDArray
 from flopwatch import wire
 from flopwatch.metrics import BY_NAME, COLUMNS, METRICS, SAMPLE_PERIOD_SECONDS
 from flopwatch_server.database.copy import Floats, Integers
-from flopwatch_server.telemetry.header import InvalidBatch, check_header
+from flopwatch_server.settings import LATE_SAMPLE_SECONDS
+from flopwatch_server.telemetry.clocks import MAX_FUTURE_SECONDS, Present, settle_times
+from flopwatch_server.telemetry.header import InvalidBatch, check_devices, check_header
 
-RAW_RETENTION_SECONDS = 48 * 3600
-"""Raw samples are kept for at least this long, and taken no later than this after the fact."""
-
-MAX_FUTURE_SECONDS = 300
 MAX_SAMPLES = 100_000
 _MAX_TIME = 253_402_300_799  # the end of the year 9999
 _CHUNK_BYTES = 256 * 1024
 _MAX_JSON_BYTES = 8 * 1024 * 1024
 _MAX_JSON_PARTS = 250_000  # as many lists and objects as all limits of a batch together allow
+_LARGEST = np.finfo(np.float32).max
 _MINIMA = np.array([metric.minimum for metric in METRICS], np.float32)
-_MAXIMA = np.array([metric.maximum for metric in METRICS], np.float32)
+# Infinity is above every maximum.
+_MAXIMA = np.array([min(metric.maximum, _LARGEST) for metric in METRICS], np.float32)
 _SMALLEST = np.finfo(np.float32).tiny
-_decoder = msgspec.json.Decoder(wire.Batch)
+_NODES_REMEMBERED = 8192
+_MOST_TEXT_REMEMBERED = 4096  # bytes: 25 devices or so
+_T = TypeVar("_T")
+_ALL_COLUMNS = list(COLUMNS)
+
+
+@dataclass
+class _Header(wire.Batch):
+    """A batch whose devices are not decoded yet: a node tells the same ones with every post."""
+
+    devices: msgspec.Raw = b"[]"  # type: ignore[assignment]
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+_devices_decoder = msgspec.json.Decoder(list[wire.Device])
 
 
 class BodyTooLarge(ValueError):
@@ -55,7 +71,8 @@ class ValidatedBatch:
     """A batch whose every part can be written. Devices are still indexes into `header.devices`.
 
     `values` has a row for each accepted sample and all columns of the table of metrics, NaN where
-    unknown. Samples that came too late or too early are counted in `refused` and lie in the gaps.
+    unknown. Samples that came too late or too early are counted in `refused` and lie in the gaps
+    of the header, whose times are all in the present.
     `sent_at` is the sender's clock at the post, in seconds since 1970, if it told.
     """
 
@@ -67,7 +84,6 @@ class ValidatedBatch:
     values: Floats
     sent_at: float | None = None
     refused: int = 0
-    gaps: list[wire.Gap] = field(default_factory=list)
     implausible: list[Implausible] = field(default_factory=list)
 
 
@@ -125,15 +141,35 @@ def _decode_header(header: bytes) -> wire.Batch:
         raise BodyTooLarge(f"the JSON is over {_MAX_JSON_BYTES} bytes")
     if header.count(b"[") + header.count(b"{") > _MAX_JSON_PARTS:
         raise InvalidBatch("$", f"holds more than {_MAX_JSON_PARTS} lists and objects")
+    batch = _parsed(_header_decoder, header, "$")
+    text = bytes(batch.devices)
+    read = _known_devices if len(text) <= _MOST_TEXT_REMEMBERED else _devices
+    batch.devices = read(text)  # type: ignore[assignment]
+    return batch
+
+
+def _devices(text: bytes) -> list[wire.Device]:
+    """The devices of a batch, checked."""
+    devices = _parsed(_devices_decoder, text, "$.devices")
+    check_devices(devices)
+    return devices
+
+
+_known_devices = lru_cache(_NODES_REMEMBERED)(_devices)
+"""The same text gives the same list, so nobody may change it."""
+
+
+def _parsed(decoder: msgspec.json.Decoder[_T], text: bytes, place: str) -> _T:
+    """`text`, which stands at `place` in the batch, decoded."""
     try:
-        return _decoder.decode(header)
+        return decoder.decode(text)
     except RecursionError as error:
-        raise InvalidBatch("$", "the JSON is nested too deep") from error
+        raise InvalidBatch(place, "the JSON is nested too deep") from error
     except UnicodeDecodeError as error:
-        raise InvalidBatch("$", "the JSON is not UTF-8") from error
+        raise InvalidBatch(place, "the JSON is not UTF-8") from error
     except msgspec.DecodeError as error:
-        problem, _, place = str(error).partition(" - at `")
-        raise InvalidBatch(place.rstrip("`") or "$", problem) from error
+        problem, _, inner = str(error).partition(" - at `$")
+        raise InvalidBatch(place + inner.rstrip("`"), problem) from error
 
 
 def _listed_values(samples: wire.Samples) -> Floats:
@@ -156,31 +192,37 @@ def validate(
     """
     check_header(batch)
     device, time = _check_samples(batch, values)
-    now = received_at.timestamp()
-    gaps = list(batch.gaps)
-    late = time < now - RAW_RETENTION_SECONDS
-    early = time > now + MAX_FUTURE_SECONDS
-    for refused, cause in ((late, "came too late"), (early, "from the future")):
-        if refused.any():
-            gaps += _as_gaps(device[refused], time[refused], cause)
-    taken = ~(late | early)
-    if not taken.all():
+    present = Present.seen_from(received_at.timestamp(), sent_at)
+    taken = _timely(device, time, batch.gaps, present)
+    settle_times(batch, present)
+    refused = len(taken) - int(np.count_nonzero(taken))
+    if refused:
         device, time, values = device[taken], time[taken], values[taken]
     table = _all_columns(batch.samples.columns, values)
     implausible = _clear_implausible(device, time, table)
     return ValidatedBatch(
-        cluster_id, received_at, batch, device, time, table, sent_at,
-        int(len(taken) - taken.sum()), gaps, implausible,
-    )  # fmt: skip
+        cluster_id, received_at, batch, device, time, table, sent_at, refused, implausible
+    )
+
+
+def _timely(
+    device: Integers, time: Integers, gaps: list[wire.Gap], present: Present
+) -> NDArray[np.bool_]:
+    """Which samples are neither too old nor from the future; of the others a gap is left."""
+    late = time < present.now - LATE_SAMPLE_SECONDS
+    early = time > present.now + MAX_FUTURE_SECONDS
+    for refused, cause in ((late, "came too late"), (early, "from the future")):
+        if np.count_nonzero(refused):
+            gaps += [
+                wire.Gap(float(start), float(end), cause, number)
+                for number, start, end in _spans(device[refused], time[refused])
+            ]
+    return ~(late | early)
 
 
 def _check_samples(batch: wire.Batch, values: Floats) -> tuple[Integers, Integers]:
     samples = batch.samples
-    for number, name in enumerate(samples.columns):
-        if name not in BY_NAME:
-            raise InvalidBatch(f"$.samples.columns[{number}]", "is not in the table of metrics")
-    if len(set(samples.columns)) != len(samples.columns):
-        raise InvalidBatch("$.samples.columns", "names a column twice")
+    _check_columns(samples.columns)
     rows = len(samples.time)
     if rows > MAX_SAMPLES:
         raise InvalidBatch("$.samples.time", f"has more than {MAX_SAMPLES} samples")
@@ -198,6 +240,16 @@ def _check_samples(batch: wire.Batch, values: Floats) -> tuple[Integers, Integer
     return device, time
 
 
+def _check_columns(columns: list[str]) -> None:
+    if columns == _ALL_COLUMNS:
+        return
+    for number, name in enumerate(columns):
+        if name not in BY_NAME:
+            raise InvalidBatch(f"$.samples.columns[{number}]", "is not in the table of metrics")
+    if len(set(columns)) != len(columns):
+        raise InvalidBatch("$.samples.columns", "names a column twice")
+
+
 def _integers(numbers: list[int], place: str) -> Integers:
     try:
         return np.array(numbers, np.int64)
@@ -206,16 +258,8 @@ def _integers(numbers: list[int], place: str) -> Integers:
 
 
 def _refuse(bad: NDArray[np.bool_], place: str, problem: str) -> None:
-    if bad.any():
+    if np.count_nonzero(bad):
         raise InvalidBatch(f"{place}[{int(bad.argmax())}]", problem)
-
-
-def _as_gaps(device: Integers, time: Integers, cause: str) -> list[wire.Gap]:
-    """Refused samples as gaps, those without a break between them as one."""
-    return [
-        wire.Gap(float(start), float(end), cause, number)
-        for number, start, end in _spans(device, time)
-    ]
 
 
 def _spans(device: Integers, time: Integers) -> list[tuple[int, int, int]]:
@@ -231,7 +275,7 @@ def _spans(device: Integers, time: Integers) -> list[tuple[int, int, int]]:
 
 def _all_columns(names: list[str], values: Floats) -> Floats:
     """The values in the order of the table of metrics, with NaN for what was not sent."""
-    if names == list(COLUMNS):
+    if names == _ALL_COLUMNS:
         return values.copy()
     table = np.full((len(values), len(COLUMNS)), np.nan, np.float32)
     table[:, [COLUMNS.index(name) for name in names]] = values
@@ -242,8 +286,8 @@ def _clear_implausible(device: Integers, time: Integers, table: Floats) -> list[
     """Make what can't be unknown, in place, and tell of which metrics and when."""
     # A mean of smaller numbers underflows, which PostgreSQL takes for an error.
     table[np.abs(table) < _SMALLEST] = 0
-    bad = (table < _MINIMA) | (table > _MAXIMA) | np.isinf(table)
-    if not bad.any():
+    bad = (table < _MINIMA) | (table > _MAXIMA)
+    if not np.count_nonzero(bad):
         return []
     table[bad] = np.nan
     return [

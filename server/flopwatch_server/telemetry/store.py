@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-import psycopg
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flopwatch.metrics import COLUMNS, SAMPLE_PERIOD_SECONDS
 from flopwatch_server.database.copy import Floats, Integers, copy_rows, timestamps
-from flopwatch_server.fleet import repository as fleet
+from flopwatch_server.fleet.liveness import Liveness
 from flopwatch_server.fleet.registration import Register, Registration
 from flopwatch_server.telemetry import facts
 from flopwatch_server.telemetry.ingest import ValidatedBatch
@@ -20,6 +19,7 @@ from flopwatch_server.telemetry.repository import happenings
 
 _SAMPLE_COLUMNS = ("device_id", "epoch_id", "ts", *COLUMNS)
 _STAGING = "samples_staging"
+_MINUTE_BITS = 28  # minutes since 1970 until the year 2480
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,44 +46,79 @@ class _Rows:
 
 
 class Store:
-    """Writes batches. Whoever rolls back a transaction it wrote in must call `forget`."""
+    """Writes batches. Whoever commits or rolls back must call `keep` or `forget`."""
 
     def __init__(self) -> None:
         self._register = Register()
         self._states = facts.MetricStates()
+        self._liveness = Liveness()
+
+    def keep(self) -> None:
+        """The transaction that was written in is durable."""
+        self._register.keep()
+        self._liveness.keep()
 
     def forget(self) -> None:
-        """Remember no ids or states: the transaction they were seen in is gone."""
+        """The transaction that was written in is gone, with the ids and states it made."""
         self._register.forget()
         self._states.forget()
+        self._liveness.forget()
 
-    def write(self, session: Session, batches: Sequence[ValidatedBatch]) -> list[Outcome]:
-        """Write `batches`, whose days must have partitions; the caller commits."""
+    def write(
+        self, session: Session, batches: Sequence[ValidatedBatch], some_known: bool = False
+    ) -> list[Outcome]:
+        """Write `batches`, whose days must have partitions.
+
+        Unless `some_known`, all samples go straight into the keyed table, and UniqueViolation says
+        that one is there already; else they take a longer way that passes such samples over.
+        """
         registered = [(batch, self._enter(session, batch)) for batch in batches]
-        rows = [_rows(batch, ids) for batch, ids in registered]
-        accepted = _write_samples(session, rows)
+        rows = _rows(registered)
+        if some_known:
+            accepted = [_merge(session, _rows([one])) for one in registered]
+        else:
+            rows.copy_to(session, "samples")
+            accepted = [len(batch.time) for batch in batches]
         _mark_dirty(session, rows)
-        for batch, ids in registered:
-            for missing in batch.header.missing:
-                self._states.tell(session, int(ids.device_ids[missing.device]), missing)
-            for implausible in batch.implausible:
-                device_id = int(ids.device_ids[implausible.device])
-                facts.tell_implausible(session, device_id, implausible)
+        self._write_states(session, registered)
         facts.write_gaps(session, registered)
         facts.write_evidence(session, registered)
         facts.write_reports(session, registered)
         facts.write_host_usage(session, registered)
         write_local_runs(session, registered)
         happenings.write(session, registered)
-        _touch(session, registered)
+        self.write_signs_of_life(session)
         return [
             Outcome(number, len(batch.time) - number, batch.refused)
             for batch, number in zip(batches, accepted, strict=True)
         ]
 
+    def has_signs_of_life(self) -> bool:
+        """Whether it is time for `write_signs_of_life`, which `write` does by itself."""
+        return self._liveness.is_due()
+
+    def write_signs_of_life(self, session: Session) -> None:
+        """Write when nodes were last heard of, if that is due."""
+        if self._liveness.is_due():
+            self._liveness.write(session)
+
     def _enter(self, session: Session, batch: ValidatedBatch) -> Registration:
-        since, at = _period(batch)
-        return self._register.enter(session, batch.cluster_id, batch.header, since, at)
+        now = batch.received_at
+        ids = self._register.enter(
+            session, batch.cluster_id, batch.header, now, lambda: _period(batch)
+        )
+        self._liveness.hear(ids.node_id, now)
+        if batch.sent_at is not None:
+            self._liveness.measure(ids.epoch_id, batch.sent_at - now.timestamp())
+        return ids
+
+    def _write_states(self, session: Session, registered: Sequence[facts.Registered]) -> None:
+        for batch, ids in registered:
+            for missing in batch.header.missing:
+                self._states.tell(session, int(ids.device_ids[missing.device]), missing)
+            for implausible in batch.implausible:
+                device_id = int(ids.device_ids[implausible.device])
+                facts.tell_implausible(session, device_id, implausible)
 
 
 def _period(batch: ValidatedBatch) -> tuple[datetime, datetime]:
@@ -94,31 +129,15 @@ def _period(batch: ValidatedBatch) -> tuple[datetime, datetime]:
     return since, facts.instant(int(batch.time.max()))
 
 
-def _rows(batch: ValidatedBatch, ids: Registration) -> _Rows:
-    epoch_id = np.full(len(batch.time), ids.epoch_id, np.int64)
-    return _Rows(ids.device_ids[batch.device], epoch_id, batch.time, batch.values)
-
-
-def _write_samples(session: Session, rows: Sequence[_Rows]) -> list[int]:
-    """How many samples of each part were new.
-
-    All go straight into the keyed table; only if one is there already, which is rare, the group is
-    done again part by part, past a table that has no key.
-    """
-    try:
-        with session.begin_nested():
-            _joined(rows).copy_to(session, "samples")
-    except psycopg.errors.UniqueViolation:
-        return [_merge(session, part) for part in rows]
-    return [len(part.time) for part in rows]
-
-
-def _joined(rows: Sequence[_Rows]) -> _Rows:
+def _rows(registered: Sequence[facts.Registered]) -> _Rows:
     return _Rows(
-        np.concatenate([part.device_id for part in rows]),
-        np.concatenate([part.epoch_id for part in rows]),
-        np.concatenate([part.time for part in rows]),
-        np.concatenate([part.values for part in rows]),
+        np.concatenate([ids.device_ids[batch.device] for batch, ids in registered]),
+        np.repeat(
+            np.array([ids.epoch_id for _, ids in registered], np.int64),
+            [len(batch.time) for batch, _ in registered],
+        ),
+        np.concatenate([batch.time for batch, _ in registered]),
+        np.concatenate([batch.values for batch, _ in registered]),
     )
 
 
@@ -138,25 +157,13 @@ def _merge(session: Session, part: _Rows) -> int:
     return int(merged)
 
 
-def _mark_dirty(session: Session, rows: Sequence[_Rows]) -> None:
+def _mark_dirty(session: Session, rows: _Rows) -> None:
     """Say which device-minutes have new samples. Marks are only ever added here."""
-    joined = _joined(rows)
-    if not len(joined.time):
+    if not len(rows.time):
         return
-    minutes = facts.minute_of(joined.time)
-    marks = np.unique(np.stack((joined.device_id, minutes), axis=1), axis=0)
-    keys = [marks[:, 0], timestamps(marks[:, 1])]
+    # One integer a mark: to find equal pairs takes many times as long.
+    marks = np.unique(rows.device_id << _MINUTE_BITS | facts.minute_of(rows.time) // 60)
+    minute = (marks & (1 << _MINUTE_BITS) - 1) * 60
     nothing = np.empty((len(marks), 0), np.float32)
+    keys = [marks >> _MINUTE_BITS, timestamps(minute)]
     copy_rows(session, "dirty_marks", ("device_id", "minute"), keys, nothing)
-
-
-def _touch(session: Session, registered: Sequence[facts.Registered]) -> None:
-    fleet.touch_nodes(session, {ids.node_id: batch.received_at for batch, ids in registered})
-    fleet.measure_skews(
-        session,
-        {
-            ids.epoch_id: batch.sent_at - batch.received_at.timestamp()
-            for batch, ids in registered
-            if batch.sent_at is not None
-        },
-    )

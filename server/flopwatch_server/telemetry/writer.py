@@ -8,15 +8,16 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-import numpy as np
 import psycopg
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
 
 from flopwatch_server.database import partitions
 from flopwatch_server.database.engine import Database
@@ -31,6 +32,7 @@ MAX_GROUP_ROWS = 50_000
 MAX_GROUP_BATCHES = 256
 MAX_WAITING_BATCHES = 2048
 _DAY_SECONDS = 86_400
+_IDLE_SECONDS = 0.5
 _UNREACHABLE_STATES = ("08", "53", "57P")  # no connection, no room, shut down
 
 
@@ -45,7 +47,7 @@ class NotStorable(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     batch: ValidatedBatch
-    answer: Future[Outcome]
+    answer: asyncio.Future[Outcome]
 
 
 class IngestWriter:
@@ -53,10 +55,11 @@ class IngestWriter:
 
     def __init__(self, house: House) -> None:
         self._database = Database(house.database.conninfo)
+        self._connection: Connection | None = None
         self._store = Store()
         self._days: set[date] = set()
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(MAX_WAITING_BATCHES)
-        self._waiting_rows = 0
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._waiting_batches = self._waiting_rows = 0
         self._lock = threading.Lock()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ingest writer", daemon=True)
@@ -75,38 +78,45 @@ class IngestWriter:
 
     async def submit(self, batch: ValidatedBatch) -> Outcome:
         """Wait until `batch` is durable. Raises Unavailable or NotStorable."""
-        waiting = _Waiting(batch, Future())
+        waiting = _Waiting(batch, asyncio.get_running_loop().create_future())
         with self._lock:
             if self._stopped:
                 raise Unavailable("the server is stopping")
-            if self._waiting_rows + len(batch.time) > MAX_WAITING_ROWS or self._queue.full():
+            rows = self._waiting_rows + len(batch.time)
+            if rows > MAX_WAITING_ROWS or self._waiting_batches >= MAX_WAITING_BATCHES:
                 raise Unavailable("the server has more to write than it can hold")
-            self._waiting_rows += len(batch.time)
-            self._queue.put_nowait(waiting)
-        return await asyncio.wrap_future(waiting.answer)
+            self._waiting_batches += 1
+            self._waiting_rows = rows
+            self._queue.put(waiting)
+        return await waiting.answer
 
     def _run(self) -> None:
-        while group := self._next_group():
-            self._write(group)
+        while (group := self._next_group()) is not None:
+            if group:
+                self._write(group)
+            elif self._store.has_signs_of_life():
+                self._write_signs_of_life()
+        self._close()
 
-    def _next_group(self) -> list[_Waiting]:
-        """Wait for a batch and take all that wait behind it; nothing once the writer stops."""
+    def _next_group(self) -> list[_Waiting] | None:
+        """All batches that wait; none if nothing came for a while, None once the writer stops."""
         group: list[_Waiting] = []
         rows = 0
         while rows < MAX_GROUP_ROWS and len(group) < MAX_GROUP_BATCHES:
             try:
-                waiting = self._queue.get(block=not group)
+                waiting = self._queue.get(block=not group, timeout=_IDLE_SECONDS)
             except queue.Empty:
                 break
             if waiting is None:
-                if group:
-                    self._queue.put(None)  # for the next turn, when nothing else waits
+                if not group:
+                    return None
+                self._queue.put(None)  # for the next turn, when nothing else waits
                 break
-            with self._lock:
-                self._waiting_rows -= len(waiting.batch.time)
-            if waiting.answer.set_running_or_notify_cancel():
-                group.append(waiting)
-                rows += len(waiting.batch.time)
+            group.append(waiting)
+            rows += len(waiting.batch.time)
+        with self._lock:
+            self._waiting_batches -= len(group)
+            self._waiting_rows -= rows
         return group
 
     def _write(self, group: Sequence[_Waiting]) -> None:
@@ -114,40 +124,94 @@ class IngestWriter:
         try:
             outcomes = self._commit([waiting.batch for waiting in group])
         except Exception as error:  # noqa: BLE001 - raised in the requests that wait for it
-            self._store.forget()
             self._fail(group, error)
         else:
-            for waiting, outcome in zip(group, outcomes, strict=True):
-                waiting.answer.set_result(outcome)
+            _answer(group, outcomes)
 
     def _commit(self, batches: Sequence[ValidatedBatch]) -> list[Outcome]:
-        times = np.concatenate([batch.time for batch in batches])
-        days = {
-            datetime.fromtimestamp(day * _DAY_SECONDS, UTC).date()
-            for day in np.unique(times // _DAY_SECONDS).tolist()
-        } - self._days
+        self._make_days(batches)
+        try:
+            with self._transaction() as session:
+                return self._store.write(session, batches)
+        except psycopg.errors.UniqueViolation:  # a batch was sent again, which is rare
+            with self._transaction() as session:
+                return self._store.write(session, batches, some_known=True)
+
+    def _make_days(self, batches: Sequence[ValidatedBatch]) -> None:
+        days = {day for batch in batches for day in _days(batch)} - self._days
         if days:
-            with self._database.session() as session:
+            with self._transaction() as session:
                 partitions.ensure_days(session, days)
             self._days |= days
-        with self._database.session() as session:
-            return self._store.write(session, batches)
+
+    def _write_signs_of_life(self) -> None:
+        try:
+            with self._transaction() as session:
+                self._store.write_signs_of_life(session)
+        except (DBAPIError, PoolTimeout) as error:
+            log.warning("signs of life were not written: %s", error)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Session]:
+        """One transaction on the one connection, which is opened anew after an error."""
+        try:
+            if self._connection is None:
+                self._connection = self._database.engine.connect()
+            with self._connection.begin(), Session(self._connection) as session:
+                yield session
+                session.flush()
+        except BaseException as error:
+            self._store.forget()
+            if _concerns_all(error):
+                self._close()
+            raise
+        self._store.keep()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
 
     def _fail(self, group: Sequence[_Waiting], error: Exception) -> None:
         if _concerns_all(error) or len(group) == 1:
             log.warning("%d batches were not written: %s", len(group), error)
-            for waiting in group:
-                waiting.answer.set_exception(_explain(error))
+            _answer(group, [_explain(error)] * len(group))
         else:
             for waiting in group:
                 self._write([waiting])
 
 
-def _driver_error(error: Exception) -> BaseException | None:
+def _days(batch: ValidatedBatch) -> set[date]:
+    """The UTC days of a batch's samples: most often one."""
+    if not len(batch.time):
+        return set()
+    first, last = int(batch.time.min()), int(batch.time.max())
+    days = range(first // _DAY_SECONDS, last // _DAY_SECONDS + 1)
+    return {datetime.fromtimestamp(day * _DAY_SECONDS, UTC).date() for day in days}
+
+
+def _answer(group: Sequence[_Waiting], outcomes: Sequence[Outcome | Exception]) -> None:
+    """Hand everybody what became of his batch, with one call into the loop they wait in."""
+    pairs = list(zip(group, outcomes, strict=True))
+
+    def hand_out() -> None:
+        for waiting, outcome in pairs:
+            if waiting.answer.done():
+                continue  # whoever sent it has gone
+            if isinstance(outcome, Exception):
+                waiting.answer.set_exception(outcome)
+            else:
+                waiting.answer.set_result(outcome)
+
+    group[0].answer.get_loop().call_soon_threadsafe(hand_out)
+
+
+def _driver_error(error: BaseException) -> BaseException | None:
     return error.orig if isinstance(error, DBAPIError) else error
 
 
-def _concerns_all(error: Exception) -> bool:
+def _concerns_all(error: BaseException) -> bool:
     """Whether the database is out of reach or full, so that no other batch would fare better."""
     driver = _driver_error(error)
     if isinstance(driver, psycopg.OperationalError):
