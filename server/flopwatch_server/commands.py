@@ -37,6 +37,9 @@ def _make_token(
     node: Annotated[
         str | None, typer.Option(help="Only this node may use it; none means any of the cluster.")
     ] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="A new cluster is one that is not there.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option(help="Write it to this file, mode 0600, instead of the screen.")
     ] = None,
@@ -44,7 +47,7 @@ def _make_token(
     """Make a token for a machine. Its value is shown once."""
     with _database() as database, database.session() as session:
         now = utc_now()
-        cluster_id = ensure_cluster(session, cluster, now)
+        cluster_id = ensure_cluster(session, cluster, now, simulated=simulated)
         value = tokens.create(session, kind, cluster_id, node, now)
     if output is None:
         print(value)
