@@ -16,7 +16,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
@@ -92,8 +92,10 @@ class Segment:
         """`waiting` is None for a file of an earlier life, which `load` reads."""
         self.path = path
         self.waiting = waiting
+        self.holes: list[tuple[int, int]] = []  # the times of records of which no header is left
         self.sealed = waiting is None
         self._size = path.lstat().st_size if self.sealed else 0
+        self._next = -1
 
     @property
     def disk_bytes(self) -> int:
@@ -101,15 +103,16 @@ class Segment:
         return -(-self._size // _BLOCK_BYTES) * _BLOCK_BYTES
 
     def has_room(self, record: Record, most_bytes: int) -> bool:
-        """Whether the record may be appended; an empty one takes any."""
-        fits = not self._size or self._size + record.framed_bytes <= most_bytes
-        return not self.sealed and fits
+        """Whether the record may be appended: it is the next in order, and there is room."""
+        fits = self._size + record.framed_bytes <= most_bytes
+        return not self.sealed and record.sequence == self._next and fits
 
     def load(self) -> dict[int, Record]:
         """The records that wait, by sequence. The file is read once."""
         if self.waiting is None:
-            found = scan(self._read(0, self._size))
+            found = list(scan(self._read(0, self._size)))
             self.waiting = {record.sequence: record for record, done in found if not done}
+            self.holes = list(_holes(record for record, _ in found))
         return self.waiting
 
     def append(self, items: Sequence[tuple[Record, bytes]]) -> None:
@@ -124,7 +127,7 @@ class Segment:
         except OSError:
             self.sealed = True
             raise
-        self._size = offset
+        self._size, self._next = offset, written[-1].sequence + 1
         self.load().update((record.sequence, record) for record in written)
 
     def read(self, record: Record) -> bytes:
@@ -191,6 +194,20 @@ def _header_at(segment: bytes, at: int) -> Record | None:
     _, side, sequence, start, end, length, checksum = _HEADER.unpack(header)
     offset = at + _HEADER_BYTES if side == _BEFORE else at - length
     return Record(sequence, start, end, length, checksum, offset)
+
+
+def _holes(records: Iterable[Record]) -> Iterator[tuple[int, int]]:
+    """The times between records with samples, where a missing sequence tells of another one."""
+    before: Record | None = None
+    last, is_missing = None, False
+    for record in records:
+        is_missing |= last is not None and record.sequence > last + 1
+        last = record.sequence
+        if not record.end:
+            continue
+        if before is not None and is_missing and record.start > before.end:
+            yield before.end, record.start
+        before, is_missing = record, False
 
 
 def _framed(record: Record, body: bytes) -> bytes:

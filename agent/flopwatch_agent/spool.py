@@ -30,6 +30,7 @@ REFUSED_BYTES = 4 << 20
 _NAME = re.compile(r"(\d{20})\.segment")
 _WRITTEN_AT_ONCE = 16
 _LAST_WAIT_SECONDS = 1.0
+_SPOILT = "a spool file was spoilt"
 
 
 class SpoolBusy(OSError):
@@ -127,7 +128,7 @@ class Spool:
                 return segment.read(record)
             except (OSError, ValueError) as error:
                 _log.error("a batch is lost: %s", error)
-                self.lose([record], "a spool file was spoilt")
+                self.lose([record], _SPOILT)
                 return None
 
     def done(self, records: Sequence[Record]) -> None:
@@ -213,7 +214,7 @@ class Spool:
                 room = self._segment_bytes - segment.disk_bytes
                 for record, body in itertools.islice(self._memory.values(), _WRITTEN_AT_ONCE):
                     room -= record.framed_bytes
-                    if items and room < 0:
+                    if items and (room < 0 or record.sequence != items[-1][0].sequence + 1):
                         break
                     items.append((record, body))
                 segment.append(items)
@@ -247,7 +248,12 @@ class Spool:
             _log.error("a segment is left alone: %s", error)
             self._segments.remove(segment)
             return {}
+        while segment.holes:
+            start, end = segment.holes.pop()
+            _log.error("batches of %d s in %s are spoilt", end - start, segment.path)
+            self._gaps.note(Gap(float(start), float(end), _SPOILT))
         if not waiting:
+            self._gaps.save()
             self._tidy()
         return waiting
 

@@ -68,6 +68,7 @@ class LocalHouse:
 
     def _agent(self) -> list[str]:
         folder = self._settings.data_dir / "agent"
+        print(f"Training scripts find it by FLOPWATCH_SOCKET={folder / 'hook.sock'}", flush=True)
         return [
             "agent", "--server", self._address(),
             "--token-file", str(self._token("workstation", "node")),

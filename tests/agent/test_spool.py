@@ -173,12 +173,43 @@ def test_a_gap_told_by_a_batch_that_is_lost_itself_is_not_forgotten(tmp_path: Pa
     ]
 
 
+def test_a_spoilt_page_of_the_disk_costs_the_batches_on_it_and_their_time_is_told(
+    tmp_path: Path,
+) -> None:
+    first = Spool(tmp_path)
+    for end in range(10, 90, 10):
+        put(first, end, epoch=end)
+    records = first.oldest(8)
+    first.close()
+    (segment,) = segments(tmp_path)
+    data = bytearray(segment.read_bytes())
+    # From within the third batch into the sixth: of the fourth and fifth nothing is left.
+    start, end = records[2].offset + 5, records[5].offset + 5
+    data[start:end] = bytes(end - start)
+    segment.write_bytes(data)
+    again = Spool(tmp_path)
+    assert drained(again) == [batch(epoch=end) for end in (10, 20, 70, 80)]
+    lost = {time for gap in again.take_gaps() for time in range(int(gap.start), int(gap.end), 10)}
+    assert lost == {20, 30, 40, 50}
+
+
 def test_a_batch_without_samples_leaves_no_gap(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.put([SpooledBatch(batch(), (0, 0))])
     spool.lose(spool.oldest(), "older than the server takes")
     assert spool.take_gaps() == []
     assert len(spool.oldest()) == 0
+
+
+def test_time_without_a_sample_to_tell_is_no_loss(tmp_path: Path) -> None:
+    first = Spool(tmp_path)
+    put(first, 10)
+    first.put([SpooledBatch(batch(), (0, 0))] * 3)
+    put(first, 50)
+    first.close()
+    again = Spool(tmp_path)
+    assert len(drained(again)) == 5
+    assert again.take_gaps() == []
 
 
 def test_the_book_of_gaps_stays_bounded_and_covers_all_that_was_lost(tmp_path: Path) -> None:
@@ -227,6 +258,22 @@ def test_a_full_disk_keeps_batches_in_memory_and_then_writes_them(
     ]
     spool.close()
     assert drained(Spool(small_disk)) == [batch(filler=4000)] * 10 + [batch(filler=10)]
+
+
+def test_what_was_sent_from_memory_leaves_no_hole_on_disk(small_disk: Path) -> None:
+    spool = Spool(small_disk)
+    filler = small_disk / "somebody-elses-log"
+    with pytest.raises(OSError, match="No space"):
+        filler.write_bytes(b"x" * 512 * 1024)
+    for end in (10, 20, 30):
+        put(spool, end)
+    spool.done(spool.oldest(2)[1:])
+    filler.unlink()
+    put(spool, 40)
+    spool.close()
+    again = Spool(small_disk)
+    assert len(drained(again)) == 3
+    assert again.take_gaps() == []
 
 
 def test_memory_is_bounded_while_the_disk_is_full(small_disk: Path) -> None:
