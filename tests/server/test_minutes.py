@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from flopwatch import wire
@@ -16,9 +13,9 @@ from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Thresholds
 from flopwatch_server.telemetry.minutes import recompute_minutes
-from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS, STATES
+from flopwatch_server.telemetry.models import STATES
 from flopwatch_server.telemetry.repository.minutes import MINUTES
-from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, device, ingest_client, query, sampled
+from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, device, query, sampled
 from tests.lab.processes import wait_for
 
 MINUTE = NOW - timedelta(minutes=1)
@@ -225,96 +222,6 @@ def test_more_marks_than_one_turn_takes_are_all_done(
     recompute_minutes(still_house)
     assert query(still_house.database, "SELECT count(*) FROM dirty_marks") == [(0,)]
     assert states(still_house.database) == {MINUTE: "idle"}
-
-
-CELLS = st.fixed_dictionaries(
-    {},
-    optional={
-        name: st.floats(0, 1, width=32, allow_subnormal=False)
-        for name in ("sm_active", "gpu_utilization", "tensor_active", "sm_min", "sm_max")
-    }
-    | {
-        name: st.floats(0, 1000, width=32, allow_subnormal=False)
-        for name in ("power_watts", "energy_joules")
-    },
-)
-
-
-@settings(max_examples=30)
-@given(
-    told=st.lists(
-        st.dictionaries(st.integers(0, 17), CELLS, min_size=1), min_size=1, max_size=2
-    )
-)  # fmt: skip
-def test_minutes_equal_what_numpy_makes_of_the_same_samples(
-    agent: IngestClient, still_house: House, told: list[dict[int, Cells]]
-) -> None:
-    with still_house.database.session() as session:
-        session.connection().exec_driver_sql("TRUNCATE samples, device_minutes")
-    for number, samples in enumerate(told):
-        post(agent, [(NOW_SECONDS - 170 + 10 * slot, cells) for slot, cells in samples.items()],
-             epoch=wire.Epoch("boot", number, 0.0, "0.1.0"))  # fmt: skip
-    recompute_minutes(still_house)
-    heard: dict[int, Cells] = {}
-    for samples in told:  # in the order of the agent's lives: the later has the word
-        heard |= samples
-    expected = {
-        minute: _by_numpy([heard[slot] for slot in sorted(heard) if slot // 6 == minute])
-        for minute in sorted({slot // 6 for slot in heard})
-    }
-    names = ["samples_received", "energy_joules", "sm_min", "sm_max", *MEAN_COLUMNS,
-             *(f"{name}_max" for name in MAX_COLUMNS)]  # fmt: skip
-    kept = query(
-        still_house.database, f"SELECT {', '.join(names)} FROM device_minutes ORDER BY minute"
-    )
-    assert len(kept) == len(expected)
-    for row, wanted in zip(kept, expected.values(), strict=True):
-        np.testing.assert_allclose(
-            np.array(row, float), np.array([wanted[name] for name in names]), rtol=1e-6
-        )
-
-
-def _by_numpy(samples: list[Cells]) -> dict[str, float]:
-    def column(name: str) -> Any:
-        return np.array([np.float32(cells[name]) for cells in samples if name in cells], float)
-
-    def reduced(name: str, how: Any) -> float:
-        values = column(name)
-        return float(how(values)) if len(values) else float("nan")
-
-    return (
-        {"samples_received": len(samples), "energy_joules": reduced("energy_joules", np.sum),
-         "sm_min": reduced("sm_min", np.min), "sm_max": reduced("sm_max", np.max)}
-        | {name: reduced(name, np.mean) for name in MEAN_COLUMNS}
-        | {f"{name}_max": reduced(name, np.max) for name in MAX_COLUMNS}
-    )  # fmt: skip
-
-
-def test_no_sample_is_lost_while_marks_are_consumed(still_house: House) -> None:
-    devices = [device(number) for number in range(8)]
-    posting = threading.Event()
-    posting.set()
-
-    def consume() -> None:
-        while posting.is_set():
-            recompute_minutes(still_house)
-
-    consumers = [threading.Thread(target=consume) for _ in range(2)]
-    with ingest_client(still_house) as agent:
-        for consumer in consumers:
-            consumer.start()
-        for end in range(NOW_SECONDS - 590, NOW_SECONDS + 1, 10):
-            rows = [(index, end, {"sm_active": 0.5, "energy_joules": 1.0}) for index in range(8)]
-            assert agent.post(*sampled(rows, devices=devices)).json()["accepted"] == 8
-        posting.clear()
-        for consumer in consumers:
-            consumer.join()
-    recompute_minutes(still_house)
-    minutes = query(
-        still_house.database, "SELECT samples_received, energy_joules, count(*) FROM device_minutes"
-        " GROUP BY 1, 2"
-    )  # fmt: skip
-    assert minutes == [(6, 6.0, 80)]
 
 
 def test_a_recomputation_waits_for_the_end_of_another(

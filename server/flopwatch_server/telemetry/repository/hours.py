@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    REAL,
     ColumnElement,
     FromClause,
     Integer,
@@ -62,8 +63,9 @@ def _columns(one: FromClause, thresholds: Thresholds) -> Columns:
 
 
 def _points(ratio: ColumnElement[Any]) -> ColumnElement[bytes]:
-    """One byte for each known ratio: its whole points."""
-    byte = func.set_byte(literal(b"\0", LargeBinary), 0, cast(func.floor(ratio * 100), Integer))
+    """One byte for each known ratio: its whole points, as precise as it is: 0.01 is one."""
+    points = cast(func.floor(ratio * cast(100, REAL)), Integer)
+    byte = func.set_byte(literal(b"\0", LargeBinary), 0, points)
     return func.string_agg(byte, literal(b"", LargeBinary), type_=LargeBinary)
 
 
