@@ -19,8 +19,8 @@ from flopwatch_simulation.sender import Feeder, Patience, Sender
 
 NODES_PER_PROCESS = 3000
 MOST_PROCESSES = 4
-NODES_PER_CONNECTION = 80
-"""Leaves a server 125 ms for each of them in every interval."""
+NODES_PER_CONNECTION = 20
+"""Leaves a server half a second for each of them in every interval."""
 
 LEAST_CONNECTIONS = 4
 _GLANCE_SECONDS = 0.05
