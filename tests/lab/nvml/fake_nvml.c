@@ -439,13 +439,13 @@ static int next_event(EventSet *set, Event *into) {
     return 0;
 }
 int nvmlEventSetWait_v2(EventSet *set, Event *into, unsigned timeout_ms) {
-    for (unsigned waited = 0;; waited += 20) {
+    for (unsigned waited = 0;; waited += 50) {
         pthread_mutex_lock(&lock);
         int alive = refreshed(), found = alive && next_event(set, into);
         pthread_mutex_unlock(&lock);
         if (!alive) return UNINITIALIZED;                            /* the test is over */
         if (found) return SUCCESS;
         if (waited >= timeout_ms) return TIMEOUT;
-        usleep(20000);
+        usleep(50000);
     }
 }
