@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --durations 20
 
 .PHONY: help run test soak check bench docs screenshots clean
 
@@ -14,6 +14,11 @@ run: .venv/run   ## Install into .venv and start everything on this machine
 test: .venv/dev  ## Run the whole suite, with all real parts that it needs
 	@tests/lab/prepare.sh
 	$(PYTEST)
+
+soak: .venv/dev  ## Run what takes long: a bare Debian, kill -9, ten thousand nodes (40 minutes)
+	@tests/lab/prepare.sh
+	$(PYTEST) -m hypothesis --hypothesis-profile soak
+	$(BIN)/pytest -s --durations 0 tests/soak
 
 check: .venv/dev ## Format, lint, types, and who may import whom
 	$(BIN)/ruff format --check .

@@ -1,4 +1,7 @@
-"""What holds for every test: the same examples every time, however slow the machine is."""
+"""What holds for every test: the same examples every time, however slow the machine is.
+
+`--hypothesis-profile soak` tries ten times as many, also where a test asks for a share of them.
+"""
 
 from hypothesis import HealthCheck, settings
 
@@ -9,4 +12,5 @@ settings.register_profile(
     # Fixtures are made once for all examples of a test: those here are made to be used again.
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+settings.register_profile("soak", settings.get_profile("flopwatch"), max_examples=1000)
 settings.load_profile("flopwatch")

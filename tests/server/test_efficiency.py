@@ -288,7 +288,7 @@ def test_a_sample_that_straddles_the_start_is_not_the_runs_latest(world: World) 
     assert found.latest_at is None
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     holds=st.lists(
         st.tuples(

@@ -94,7 +94,7 @@ FLOATS = npst.arrays(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(values=FLOATS)
 def test_every_pattern_of_nulls_comes_back_bit_for_bit(
     any_database: Database, values: Floats

@@ -59,7 +59,7 @@ STRETCHES = st.tuples(
 """Samples one after the other of one device in one life, which repeat a few values."""
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(steps=st.lists(st.one_of(STRETCHES, st.sampled_from(["minutes", "hours", "again"])),
                       min_size=1, max_size=12))  # fmt: skip
 def test_minutes_and_hours_equal_what_numpy_makes_of_the_same_samples(

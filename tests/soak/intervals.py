@@ -1,0 +1,79 @@
+"""What a database holds of each device's intervals, counted by SQL of the tests' own."""
+
+from typing import Any
+
+from flopwatch_server.database.engine import Database
+from tests.lab.ingest import query
+
+_SAMPLES = """
+    SELECT s.device_id, s.epoch_id, s.ts, n.id AS node_id, n.name
+    FROM samples s
+    JOIN agent_epochs e ON e.id = s.epoch_id
+    JOIN nodes n ON n.id = e.node_id
+    JOIN clusters c ON c.id = n.cluster_id
+    WHERE c.name = :cluster
+"""
+
+
+class Intervals:
+    """Samples and minutes of one cluster; an interval is 10 s, named by its end."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url)
+
+    def devices(self, cluster: str) -> list[tuple[Any, ...]]:
+        """(device, first interval, last interval, how many between) of every device."""
+        return query(
+            self.database,
+            f"""SELECT device_id, min(ts), max(ts), count(DISTINCT ts)
+                FROM ({_SAMPLES}) s GROUP BY device_id ORDER BY device_id""",
+            cluster=cluster,
+        )
+
+    def lost(self, cluster: str) -> list[tuple[Any, ...]]:
+        """Devices with a hole between their first and their last interval."""
+        return [
+            row
+            for row in self.devices(cluster)
+            if row[3] != (row[2] - row[1]).total_seconds() / 10 + 1
+        ]
+
+    def twice(self, cluster: str) -> list[tuple[Any, ...]]:
+        """Intervals of a device that are there more than once."""
+        return query(
+            self.database,
+            f"SELECT device_id, ts FROM ({_SAMPLES}) s GROUP BY device_id, ts HAVING count(*) > 1",
+            cluster=cluster,
+        )
+
+    def wrong_minutes(self, cluster: str) -> list[tuple[Any, ...]]:
+        """Minutes that count other samples than there are; (minute, minute + 60 s] is one."""
+        return query(
+            self.database,
+            f"""WITH raw AS (
+                    SELECT device_id, date_trunc('minute', ts - interval '1 s') AS minute,
+                           count(*) AS samples
+                    FROM ({_SAMPLES}) s GROUP BY 1, 2)
+                SELECT device_id, minute, raw.samples, m.samples_received
+                FROM raw LEFT JOIN device_minutes m USING (device_id, minute)
+                WHERE raw.samples IS DISTINCT FROM m.samples_received""",
+            cluster=cluster,
+        )
+
+    def history_is_in(self, cluster: str, hours: float) -> bool:
+        """Whether every device goes back so far without a hole, and as far as all others."""
+        devices = self.devices(cluster)
+        begins = {first for _, first, _, _ in devices}
+        spans = [(last - first).total_seconds() for _, first, last, _ in devices]
+        return bool(devices) and len(begins) == 1 and min(spans) >= hours * 3600 - 10 \
+            and not self.lost(cluster)  # fmt: skip
+
+    def newest_age_seconds(self, cluster: str) -> float:
+        """How old the newest interval of the device is that is furthest behind."""
+        [(age,)] = query(
+            self.database,
+            f"""SELECT extract(epoch FROM now() - min(newest)) FROM
+                (SELECT max(ts) AS newest FROM ({_SAMPLES}) s GROUP BY device_id) d""",
+            cluster=cluster,
+        )
+        return float(age) if age is not None else float("inf")
