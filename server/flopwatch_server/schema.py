@@ -1,6 +1,7 @@
 """Every table of the house, for whoever needs the whole schema: migrations' check and tests."""
 
 import flopwatch_server.access.models
+import flopwatch_server.efficiency.models
 import flopwatch_server.fleet.models
 import flopwatch_server.jobs.local.models
 import flopwatch_server.jobs.models

@@ -24,6 +24,7 @@ def world(database: Database) -> Iterator[World]:
 
 
 def page(world: World, principal: Principal = ADMIN, **query: object) -> JobPage:
+    world.count_use(NOW)
     wanted = JobQuery.model_validate(query)
     return job_page(world.session, principal, wanted, PeakTable.load(), NOW)
 

@@ -45,6 +45,7 @@ def world(untold: World) -> World:
 def seen(
     world: World, now: datetime, principal: Principal = ADMIN, window_hours: int = 1
 ) -> Overview:
+    world.count_use(now)
     return overview(world.session, principal, "granite", PeakTable.load(), now, window_hours)
 
 
@@ -115,31 +116,50 @@ def test_a_gpu_whose_counters_contradict_each_other_has_no_tensor_activity_now(
     assert seen(world, at(1, 20)).tensor_active == pytest.approx(0.6)
 
 
-def test_power_is_the_sum_of_newest_samples_and_tells_what_the_boards_may_draw(
+def test_power_is_the_sum_over_the_newest_minute_of_each_gpu_beside_what_boards_may_draw(
     world: World,
 ) -> None:
-    node = world.node()
-    first, second, silent = world.gpus(node, 3)
-    world.samples(first, [at(9, 50)], power_watts=300.0)
-    world.samples(first, [at(10)], power_watts=650.0)
-    world.samples(second, [at(9, 40)], power_watts=100.0)
-    world.samples(silent, [at(5)], power_watts=700.0)
-    found = seen(world, at(10, 5))
+    first, late, silent, mute = world.gpus(world.node(), 4)
+    world.minutes(first, at(8), "A", power_watts=300.0)
+    world.minutes(first, at(9), "A", power_watts=650.0)
+    world.minutes(late, at(8), "A", power_watts=100.0)
+    world.minutes(silent, at(5), "A", power_watts=700.0)
+    world.minutes(mute, at(9), "A")
+    found = seen(world, at(10, 20))
     assert (found.power_watts, found.power_limit_watts) == (750.0, 1400.0)
-    assert found.newest_sample_at == at(10)
 
 
-def test_power_leaves_out_samples_of_the_future_and_gpus_that_left(world: World) -> None:
-    node = world.node()
-    ahead, left = world.gpus(node, 2)
-    world.samples(ahead, [at(10)], power_watts=300.0)
-    world.samples(ahead, [at(12)], power_watts=650.0)  # its agent's clock is ahead
-    world.samples(left, [at(10)], power_watts=100.0)
+def test_the_limit_of_all_boards_is_unknown_where_that_of_one_is(world: World) -> None:
+    first, second = world.gpus(world.node(), 2)
+    second.power_limit_watts = None
+    for device in (first, second):
+        world.minutes(device, T0, "A", power_watts=300.0)
+    found = seen(world, at(1, 20))
+    assert (found.power_watts, found.power_limit_watts) == (600.0, None)
+
+
+def test_power_leaves_out_the_minute_under_way_and_gpus_that_left(world: World) -> None:
+    there, left = world.gpus(world.node(), 2)
+    world.minutes(there, at(9), "A", power_watts=300.0)
+    world.minutes(there, at(10), "A", power_watts=650.0)
+    world.minutes(left, at(9), "A", power_watts=100.0)
     sat = select(Placement).where(Placement.device_id == left.id)
     world.session.scalars(sat).one().valid_to = at(10)
     world.session.flush()
-    found = seen(world, at(10, 5))
-    assert (found.power_watts, found.newest_sample_at) == (300.0, at(10))
+    assert seen(world, at(10, 30)).power_watts == 300.0
+
+
+def test_the_newest_sample_is_not_one_of_the_future(world: World) -> None:
+    device = world.gpu(world.node(), 0)
+    world.samples(device, [at(10), at(12)])  # its agent's clock is ahead
+    assert seen(world, at(10, 5)).newest_sample_at == at(10)
+
+
+def test_the_newest_sample_is_looked_for_on_the_nodes_heard_from_last(world: World) -> None:
+    for number in range(12):
+        node = world.node(f"g{number}", last_batch_at=at(9, number))
+        world.samples(world.gpu(node, 0), [at(9, 10 * (number % 3))])
+    assert seen(world, at(10)).newest_sample_at == at(9, 20)
 
 
 def test_after_a_silence_the_newest_sample_is_as_old_as_the_newest_minute(world: World) -> None:

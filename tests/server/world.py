@@ -5,16 +5,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateTable
 
+from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.partitions import ensure_days
+from flopwatch_server.efficiency.rollups import count_use, remember_mfus
 from flopwatch_server.fleet.models import AgentEpoch, Cluster, Device, Node, Placement
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.jobs.service import find_run
-from flopwatch_server.telemetry.models import STATES, HookCounter, device_minutes, samples
+from flopwatch_server.settings import Retention
+from flopwatch_server.telemetry.models import (
+    STATES,
+    STEP,
+    HookCounter,
+    device_minutes,
+    dirty_steps,
+    samples,
+)
+from flopwatch_server.telemetry.repository.rollups import marked
 
 T0 = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 H100 = "NVIDIA H100 80GB HBM3"
@@ -101,6 +113,17 @@ class World:
                 device_id=device.id, minute=minute, state=STATES.index(state), **known | columns
             )
         )
+        step = minute - (minute - T0) % STEP
+        self.session.execute(insert(dirty_steps).values(device_id=device.id, step=step))
+
+    def count_use(self, now: datetime) -> None:
+        """Do what the periodic tasks do for overview and jobs list."""
+        self.session.execute(CreateTable(marked, if_not_exists=True))
+        more = True
+        while more:
+            self.session.execute(delete(marked))  # which the end of each turn's transaction does
+            more = count_use(self.session, now, Retention())
+        remember_mfus(self.session, PeakTable.load(), now)
 
     def samples(
         self, device: Device, times: Iterable[datetime], epoch_id: int | None = None,

@@ -31,17 +31,19 @@ def job_rows(
     session: Session, principal: Principal, ids: Select[int], sort: str, offset: int, limit: int,
     peaks: PeakTable, now: datetime,
 ) -> list[JobRow]:  # fmt: skip
-    """One block of these runs in order, each with its figures, its GPUs now and its MFU."""
-    by_mfu = sort.removeprefix("-") == "mfu"
-    mfus = train_mfus(session, list(session.scalars(ids)), peaks, now) if by_mfu else {}
-    rows = listing.rows(session, principal, ids, sort, offset, limit, now, mfus)
+    """One block of these runs in order, each with its figures, its GPUs now and its MFU.
+
+    Figures lag behind the minutes by a minute at most; so does the order, of which MFU is a part.
+    """
+    rows = listing.rows(session, principal, ids, sort, offset, limit, now)
     on_page = [row[0].id for row in rows]
-    if not by_mfu:
-        mfus = train_mfus(session, on_page, peaks, now)
+    mfus = train_mfus(session, on_page, peaks, now)
     states: dict[int, list[str]] = {}
-    for _, run_id, state in present.states_of(session, on_page, now):
+    idle_since: dict[int, datetime] = {}
+    for _, run_id, state, since in present.states_of(session, on_page, now):
         states.setdefault(run_id, []).append(state)
-    idle_since = present.idle_since(session, on_page, now)
+        if since is not None:  # all of its GPUs that are idle now have been so, not only the first
+            idle_since[run_id] = max(since, idle_since.get(run_id, since))
     sparks = listing.sparks(session, on_page, now)
     return [_job_row(row, states.get(row[0].id, []), mfus, idle_since, sparks, now) for row in rows]
 

@@ -1,20 +1,20 @@
 """How far figures can be trusted: what came of what was due, what is missing and why, how old."""
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from flopwatch_server.efficiency.overview import NEWEST_SAMPLE_LOOK_BACK
 from flopwatch_server.efficiency.repository import figures, quality
 from flopwatch_server.efficiency.repository import overview as overview_repository
 from flopwatch_server.efficiency.schemas import RunEvent, RunQuality, SourceUse
 from flopwatch_server.efficiency.series import place_of
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.schemas import RunView
-from flopwatch_server.telemetry import repository as telemetry
 from flopwatch_server.telemetry.minutes import SAMPLES_PER_MINUTE
 from flopwatch_server.telemetry.repository import happenings
+
+NEWEST_SAMPLE_LOOK_BACK = timedelta(minutes=2)
 
 
 def run_quality(session: Session, run: RunView, now: datetime) -> RunQuality:
@@ -53,13 +53,14 @@ def _events(session: Session, run: RunView, now: datetime) -> list[RunEvent]:
 
 
 def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime | None:
-    """When the newest sample of any GPU of a cluster was taken; None before the first.
+    """When the newest sample of a cluster was taken, as far as the nodes heard from last tell.
 
+    None before the first.
     After `NEWEST_SAMPLE_LOOK_BACK` of silence it is the end of the newest minute. Raises NotFound.
     """
     found = overview_repository.cluster_by_name(session, cluster)
     if found is None:
         raise NotFound(f"no cluster {cluster}")
-    rows = telemetry.newest_power(session, found.id, now - NEWEST_SAMPLE_LOOK_BACK, now)
-    newest = max((row[1] for row in rows), default=None)
+    not_before = now - NEWEST_SAMPLE_LOOK_BACK
+    newest = overview_repository.newest_sample_at(session, found.id, not_before, now)
     return newest or overview_repository.newest_minute_end(session, found.id)

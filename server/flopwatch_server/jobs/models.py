@@ -64,6 +64,7 @@ class Allocation(Base):
         UniqueConstraint("run_id", "node_id", "place", "valid_from"),
         Index("ix_allocations_device", "device_id", "valid_from"),
         Index("ix_allocations_open", "node_id", postgresql_where=text("valid_to IS NULL")),
+        Index("ix_allocations_ended", "valid_to"),
     )
     id: Mapped[Key]
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
@@ -77,6 +78,20 @@ class Allocation(Base):
     shared: Mapped[bool]
     source: Mapped[str]
     confidence: Mapped[str]
+
+
+class AllocationMark(Base):
+    """Who held a device, or for which account, has changed since then: count its use again.
+
+    `device_id` None means a device that is not known. Append-only, consumed by DELETE ... RETURNING
+    as all marks are. Triggers of `allocations` and `runs` leave them (migration 0003), so that no
+    writer can forget to.
+    """
+
+    __tablename__ = "allocation_marks"
+    id: Mapped[Key]
+    device_id: Mapped[int | None]
+    since: Mapped[datetime]
 
 
 class Evidence(Base):

@@ -1,6 +1,7 @@
 """The list of everything that is done again and again."""
 
 from flopwatch_server.database import partitions
+from flopwatch_server.efficiency.rollups import recompute_mfus, recompute_use
 from flopwatch_server.house import House
 from flopwatch_server.jobs.local import service as local
 from flopwatch_server.scheduler.slurm import Slurm
@@ -20,6 +21,8 @@ def periodic_tasks(settings: Settings) -> list[Task]:
         Task("minutes", 2, recompute_minutes),
         Task("silent local runs", 60, close_silent_runs),
         Task("hours", 300, recompute_hours),
+        Task("use", 20, recompute_use),
+        Task("mfu", 60, recompute_mfus),
         Task("retention", 3600, drop_expired),
     ]
     if settings.slurm_cluster:

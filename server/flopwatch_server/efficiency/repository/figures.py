@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import CTE, ColumnElement, Float, Integer, Result, Select, cast, func, select
 from sqlalchemy.orm import Session
 
+from flopwatch_server.efficiency.models import KNOWN_STATES
 from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS, STATES, device_minutes
 from flopwatch_server.telemetry.repository import (
     MINUTE,
@@ -20,7 +21,6 @@ from flopwatch_server.telemetry.repository import (
 GRACE = timedelta(seconds=20)
 """A minute counts as complete when its last sample (10 s) and its way to the server are past."""
 
-KNOWN_STATES = ("active", "low", "idle")
 _minute = device_minutes.c
 
 

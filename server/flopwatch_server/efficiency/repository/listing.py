@@ -1,34 +1,27 @@
 """The jobs list: which runs match, in which order, and what each got out of its GPUs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
-    CTE,
     BigInteger,
     ColumnElement,
-    Float,
     Integer,
     Select,
-    TableValuedAlias,
     Text,
-    case,
     cast,
-    column,
     func,
-    literal,
     or_,
     select,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.efficiency.models import MEAN_COLUMNS, run_figures
 from flopwatch_server.efficiency.repository.figures import (
     mean,
-    minute_figures,
     newest_minute,
 )
 from flopwatch_server.efficiency.schemas import JobQuery
@@ -48,8 +41,7 @@ from flopwatch_server.telemetry.repository import (
 
 SPARK_STEP_SECONDS = 120
 SPARK_POINTS = 30
-_MEANS = ("sm_active", "tensor_active", "dram_active", "power_watts")
-_RUN_SORTS: dict[str, ColumnElement[Any]] = {
+_SORTS: dict[str, ColumnElement[Any]] = {
     "job_id": Run.raw_job_id.expression,
     "name": func.lower(Run.name),
     "user": func.lower(Run.user_name),
@@ -60,6 +52,9 @@ _RUN_SORTS: dict[str, ColumnElement[Any]] = {
     "started_at": Run.started_at.expression,
     "ended_at": func.coalesce(Run.ended_at, Run.vanished_at),
     "gpus": Run.gpu_count.expression,
+    "idle_gpu_hours": run_figures.c.idle_gpu_hours,
+    "mfu": run_figures.c.mfu,
+    **{metric: run_figures.c[metric] for metric in MEAN_COLUMNS},
 }
 
 
@@ -119,32 +114,19 @@ def facets(session: Session, ids: Select[int]) -> list[AnyRow]:
 
 def rows(
     session: Session, principal: Principal, ids: Select[int], sort: str, offset: int, limit: int,
-    now: datetime, mfu: Mapping[int, float | None],
+    now: datetime,
 ) -> list[AnyRow]:  # fmt: skip
-    """One block of these runs in order: a row of `visible_runs`, then its figures by name.
-
-    Figures are computed for all runs only if the order asks for them; `mfu` gives the MFU of each
-    run where it is sorted by that.
-    """
+    """One block of these runs in order: a row of `visible_runs`, then its figures by name."""
     name, descending = sort.removeprefix("-"), sort.startswith("-")
-    by_run = _RUN_SORTS | {"elapsed": _elapsed(now)}
-    if name in by_run:
-        ids = _in_order(ids, by_run[name], descending).offset(offset).limit(limit)
-        offset = 0
-    scope = ids.cte("scope")
-    figures = _figures(scope, now)
-    key = by_run.get(name)
-    query = select(Run.id, *(item for item in figures.c if item.key != "run_id")).outerjoin(
-        figures, figures.c.run_id == Run.id
-    )
-    if name == "mfu":
-        values = _values(mfu)
-        query, key = query.outerjoin(values, values.c.run_id == Run.id), values.c.mfu
-    elif key is None:
-        key = figures.c[name]
+    key = _elapsed(now) if name == "elapsed" else _SORTS[name]
+    order = _order(key, descending)
     ranked = (
-        _in_order(query.where(Run.id.in_(select(scope.c.id))), key, descending)
-        .add_columns(func.row_number().over(order_by=_order(key, descending)).label("position"))
+        select(*(column for column in run_figures.c if column.name != "run_id"), Run.id)
+        .select_from(Run)
+        .outerjoin(run_figures, run_figures.c.run_id == Run.id)
+        .where(Run.id.in_(ids))
+        .add_columns(func.row_number().over(order_by=order).label("position"))
+        .order_by(*order)
         .offset(offset)
         .limit(limit)
         .cte("ranked")
@@ -153,7 +135,7 @@ def rows(
         session.execute(
             visible_runs(principal)
             .join(ranked, ranked.c.id == Run.id)
-            .add_columns(*(item for item in ranked.c if item.key != "id"))
+            .add_columns(*(column for column in ranked.c if column.key != "id"))
             .order_by(ranked.c.position)
         ).all()
     )
@@ -165,33 +147,9 @@ def _order(key: ColumnElement[Any], descending: bool) -> list[ColumnElement[Any]
     return [ordered.nulls_last(), Run.submitted_at.desc(), Run.id.desc()]
 
 
-def _in_order(query: Select[Any], key: ColumnElement[Any], descending: bool) -> Select[Any]:
-    return query.order_by(*_order(key, descending))
-
-
 def _elapsed(now: datetime) -> ColumnElement[float]:
     end = func.coalesce(Run.ended_at, Run.vanished_at, instant(now))
     return epoch_seconds(end - Run.started_at) - func.coalesce(Run.suspended_seconds, 0)
-
-
-def _figures(scope: CTE, now: datetime) -> CTE:
-    """By run of the scope: means, and GPU-hours in idle minutes, None if no minute is known."""
-    holding = held(now, Run.id.in_(select(scope.c.id)))
-    minutes = minute_figures(holding, now, "run_id", _MEANS, ()).cte("minutes")
-    known = minutes.c.active + minutes.c.low + minutes.c.idle
-    return select(
-        minutes.c.key.label("run_id"),
-        *(minutes.c[name] for name in _MEANS),
-        case((known > 0, cast(minutes.c.idle, Float) / 60.0)).label("idle_gpu_hours"),
-    ).cte("figures")
-
-
-def _values(mfu: Mapping[int, float | None]) -> TableValuedAlias:
-    """MFU by run as a table (run_id, mfu)."""
-    table = func.unnest(
-        literal(list(mfu), ARRAY(BigInteger)), literal(list(mfu.values()), ARRAY(Float))
-    ).table_valued(column("run_id", BigInteger), column("mfu", Float), name="by_mfu")
-    return table.render_derived()
 
 
 def sparks(
@@ -215,3 +173,15 @@ def sparks(
     ):
         found[run_id][SPARK_POINTS - 1 - place] = value
     return found
+
+
+def reporting_runs(session: Session, since: datetime) -> Sequence[int]:
+    """Ids of GPU runs whose processes may report: those that run, or have not ended by `since`."""
+    end = func.coalesce(Run.ended_at, Run.vanished_at)
+    return session.scalars(
+        select(Run.id).where(
+            Run.started_at.is_not(None), Run.gpu_count >= 1,
+            or_(Run.ended_at.is_(None), Run.ended_at >= instant(since)),
+            or_(end.is_(None), end >= instant(since)),
+        )
+    ).all()  # fmt: skip

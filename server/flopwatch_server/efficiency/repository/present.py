@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import (
     CTE,
     ColumnElement,
+    FromClause,
     Row,
+    ScalarSelect,
     and_,
     case,
     func,
@@ -14,106 +16,245 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.database.base import UtcDateTime
+from flopwatch_server.efficiency.models import KNOWN_STATES, allocation_hours
 from flopwatch_server.efficiency.repository.figures import newest_minute
 from flopwatch_server.fleet.models import Cluster, Device, Node
 from flopwatch_server.jobs.models import Allocation, Run
+from flopwatch_server.scheduler.records import WORKING_STATES
 from flopwatch_server.telemetry.models import STATES, device_minutes
-from flopwatch_server.telemetry.repository import AnyRow, epoch_seconds, held, instant, interval
+from flopwatch_server.telemetry.repository import AnyRow, epoch_seconds, instant, interval
 
 LOOK_BACK = timedelta(minutes=3)
 """How long a minute that has not come yet may be missing before the state now is unknown."""
 
 SINCE_LOOK_BACK = timedelta(days=7)
+_HOUR = timedelta(hours=1)
 
 
-def is_open(now: datetime) -> ColumnElement[bool]:
+def is_open(now: datetime, table: type[Allocation] = Allocation) -> ColumnElement[bool]:
     """Whether an allocation holds its GPU at `now`."""
     return and_(
-        Allocation.valid_from <= instant(now),
-        or_(Allocation.valid_to.is_(None), Allocation.valid_to > instant(now)),
+        table.valid_from <= instant(now),
+        or_(table.valid_to.is_(None), table.valid_to > instant(now)),
     )
 
 
 def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
     """Open allocations of runs that meet `conditions`, each with its state in the newest minute.
 
-    That is the newest complete minute which lies inside the allocation and has been stored, at
-    most `LOOK_BACK` older than the newest complete one by the clock: samples arrive in batches. If
-    there is none the state is unknown; so it is where another run is said to hold the GPU too, and
-    while the scheduler lets no process of the run work. A shared GPU's state says nothing about one
-    of its holders.
+    That is the newest complete minute which has been stored, at most `LOOK_BACK` older than the
+    newest complete one by the clock: samples arrive in batches. If there is none, or if it does not
+    lie inside the allocation alone, the state is unknown; so it is where another run is said to
+    hold the GPU too, and while the scheduler lets no process of the run work. A shared GPU's state
+    says nothing about one of its holders.
     """
-    holding = held(now, is_open(now), *conditions)
-    newest = newest_minute(now)
-    minute = (
-        select(device_minutes)
-        .where(
-            device_minutes.c.device_id == holding.c.device_id,
-            device_minutes.c.minute >= holding.c.alone_from,
-            device_minutes.c.minute.between(instant(newest - LOOK_BACK), instant(newest)),
+    holding = (
+        select(
+            *(column for column in Allocation.__table__.columns if column.key != "valid_to"),
+            Run.partition, Run.state.in_(WORKING_STATES).label("working"),
         )
-        .order_by(device_minutes.c.minute.desc())
-        .limit(1)
-        .lateral("newest")
-    )
+        .join(Run, Run.id == Allocation.run_id)
+        .where(is_open(now), *conditions)
+        .cte("holding")
+    )  # fmt: skip
+    others, newest = _others(holding, now), newest_minutes(holding, newest_minute(now))
+    alone_from = func.greatest(holding.c.valid_from, others.c.gone_at, type_=UtcDateTime)
     words = {position: state for position, state in enumerate(STATES)}
+    is_known = and_(
+        newest.c.minute >= alone_from,
+        holding.c.working,
+        holding.c.confidence != "disputed",
+        others.c.are_here.is_not(True),
+    )
     state = case(
         (holding.c.shared, "shared"),
-        (~holding.c.working | (holding.c.alone_until < holding.c.until), "unknown"),
-        else_=func.coalesce(case(words, value=minute.c.state), "unknown"),
+        (is_known, case(words, value=newest.c.state)),
+        else_="unknown",
     )
+    trusted = and_(newest.c.minute >= alone_from, newest.c.samples_suspect == 0)
     return (
         select(
-            holding, state.label("state"), minute.c.minute,
-            case((minute.c.samples_suspect == 0, minute.c.tensor_active)).label("tensor_active"),
+            holding, state.label("state"), alone_from.label("alone_from"), newest.c.minute,
+            case((trusted, newest.c.tensor_active)).label("tensor_active"),
         )
-        .outerjoin(minute, true())
-        .cte()
+        .outerjoin(others, others.c.id == holding.c.id)
+        .outerjoin(newest, newest.c.device_id == holding.c.device_id)
+        .cte("present")
     )  # fmt: skip
 
 
-def unbroken(present: CTE) -> LateralFromClause:
+def _others(holding: CTE, now: datetime) -> CTE:
+    """Other holders of a GPU lately: (id of `holding`, whether one is here, when the last left)."""
+    other = aliased(Allocation)
+    here = is_open(now, other)
+    return (
+        select(
+            holding.c.id,
+            func.bool_or(here).label("are_here"),
+            func.max(other.valid_to).filter(~here).label("gone_at"),
+        )
+        .join(other, and_(other.device_id == holding.c.device_id, other.id != holding.c.id))
+        .where(
+            other.valid_from <= instant(now),
+            or_(
+                other.valid_to.is_(None),
+                other.valid_to > instant(newest_minute(now) - LOOK_BACK),
+            ),
+        )
+        .group_by(holding.c.id)
+        .cte("others")
+    )
+
+
+def newest_minutes(devices: FromClause, newest: datetime) -> CTE:
+    """The newest stored minute of each of these devices, at most `LOOK_BACK` before `newest`.
+
+    Nearly all have `newest` itself, which is read at one go; the few that lack it are looked up.
+    """
+    known = select(devices.c.device_id).where(devices.c.device_id.is_not(None))
+    wanted = known.distinct().cte("wanted")
+    now, row = device_minutes.alias("now"), device_minutes.alias("row")
+    late = (
+        select(row)
+        .where(
+            now.c.device_id.is_(None),
+            row.c.device_id == wanted.c.device_id,
+            row.c.minute >= instant(newest - LOOK_BACK),
+            row.c.minute < instant(newest),
+        )
+        .order_by(row.c.minute.desc())
+        .limit(1)
+        .correlate(wanted, now)
+        .lateral("late")
+    )
+    of_both = ("minute", "state", "samples_suspect", "tensor_active", "power_watts")
+    return (
+        select(
+            wanted.c.device_id,
+            *(func.coalesce(now.c[name], late.c[name]).label(name) for name in of_both),
+        )
+        .outerjoin(
+            now, and_(now.c.device_id == wanted.c.device_id, now.c.minute == instant(newest))
+        )
+        .outerjoin(late, true())
+        .cte("newest")
+    )
+
+
+def unbroken(present: CTE, which: ColumnElement[bool]) -> LateralFromClause:
     """A lateral (since): when the unbroken run of minutes in the state now began, 7 days at most.
 
-    A missing minute breaks the run, as another state does.
+    Only for those of `present` that meet `which`.
+
+    A missing minute breaks the run, as another state does. Hours that were wholly in this state
+    need no look at their minutes.
     """
     earlier, row = device_minutes.alias("earlier"), device_minutes.alias("row")
-    oldest = func.greatest(present.c.alone_from, present.c.minute - interval(SINCE_LOOK_BACK))
+    oldest = func.greatest(
+        present.c.alone_from, _end_before(present), present.c.minute - interval(SINCE_LOOK_BACK)
+    )
+    # The hours of allocations lag a little behind the minutes: the last two are not asked for.
+    hours_end = func.date_trunc("hour", present.c.minute, "UTC") - interval(_HOUR)
+    hours_start = func.coalesce(_whole_hours(present, hours_end, oldest), hours_end)
+    bounds = (
+        select(
+            hours_end.label("hours_end"),
+            hours_start.label("hours_start"),
+            case(
+                (hours_start < hours_end, func.greatest(oldest, hours_start - interval(_HOUR))),
+                else_=oldest,
+            ).label("oldest"),
+        )
+        .correlate(present)
+        .lateral("bounds")
+    )
     # The newest minute in another state bounds what has to be read.
     other = (
         select(earlier.c.minute)
         .where(
             earlier.c.device_id == present.c.device_id,
-            earlier.c.minute >= oldest,
+            earlier.c.minute >= bounds.c.oldest,
             earlier.c.minute < present.c.minute,
             earlier.c.state != _position(present.c.state),
         )
         .order_by(earlier.c.minute.desc())
         .limit(1)
-        .correlate(present)
+        .correlate(present, bounds)
         .scalar_subquery()
     )
-    rank = func.row_number().over(order_by=row.c.minute.desc())
+    place = func.row_number().over(order_by=row.c.minute.desc())
+    skipped = case(
+        (row.c.minute < bounds.c.hours_end, bounds.c.hours_end - bounds.c.hours_start),
+        else_=interval(timedelta(0)),
+    )
     numbered = (
-        select(row.c.minute, rank.label("place"))
+        select(row.c.minute, place.label("place"), skipped.label("skipped"),
+               bounds.c.hours_end, bounds.c.hours_start)
+        .select_from(bounds)
+        .join(row, row.c.device_id == present.c.device_id)
         .where(
-            present.c.state != "shared",
-            row.c.device_id == present.c.device_id,
+            which,
             row.c.state == _position(present.c.state),
-            row.c.minute >= oldest,
+            row.c.minute >= bounds.c.oldest,
             row.c.minute > func.coalesce(other, literal_column("'-infinity'::timestamptz")),
             row.c.minute <= present.c.minute,
+            or_(row.c.minute < bounds.c.hours_start, row.c.minute >= bounds.c.hours_end),
         )
         .correlate(present)
         .subquery("numbered")
+    )  # fmt: skip
+    age = present.c.minute - numbered.c.minute - numbered.c.skipped
+    follows = epoch_seconds(age) == 60 * (numbered.c.place - 1)
+    first = func.min(numbered.c.minute)
+    # A run that goes back to the whole hours goes through them.
+    since = case(
+        (first == func.min(numbered.c.hours_end), func.min(numbered.c.hours_start)), else_=first
     )
-    follows = epoch_seconds(present.c.minute - numbered.c.minute) == 60 * (numbered.c.place - 1)
-    return select(func.min(numbered.c.minute).label("since")).where(follows).lateral("unbroken")
+    return select(since.label("since")).where(follows).lateral("unbroken")
+
+
+def _end_before(present: CTE) -> ScalarSelect[datetime | None]:
+    """When the holder before gave the GPU back."""
+    other = aliased(Allocation)
+    before = tuple_(other.valid_from, other.id) < tuple_(present.c.valid_from, present.c.id)
+    return (
+        select(other.valid_to)
+        .where(other.device_id == present.c.device_id, before)
+        .order_by(other.valid_from.desc(), other.id.desc())
+        .limit(1)
+        .correlate(present)
+        .scalar_subquery()
+    )
+
+
+def _whole_hours(
+    present: CTE, end: ColumnElement[datetime], oldest: ColumnElement[datetime]
+) -> ScalarSelect[datetime]:
+    """The start of the unbroken row of hours before `end` that were wholly in the state now."""
+    hours = allocation_hours.c
+    seconds = case(
+        {state: hours[f"{state}_seconds"] for state in KNOWN_STATES}, value=present.c.state
+    )
+    whole = (
+        select(hours.hour, func.row_number().over(order_by=hours.hour.desc()).label("place"))
+        .where(
+            hours.allocation_id == present.c.id,
+            hours.hour >= oldest,
+            hours.hour < end,
+            seconds == _HOUR.total_seconds(),
+        )
+        .correlate(present)
+        .subquery("whole")
+    )
+    follows = whole.c.hour == end - whole.c.place * interval(_HOUR)
+    return select(func.min(whole.c.hour)).where(follows).correlate(present).scalar_subquery()
 
 
 def _position(state: ColumnElement[str]) -> ColumnElement[int]:
@@ -125,7 +266,7 @@ def open_allocations(
 ) -> Sequence[AnyRow]:
     """GPUs held now by runs that `principal` may see, with state and since, longest first."""
     present = state_now(now, may_see(principal, Run.user_name, Run.account))
-    lasting = unbroken(present)
+    lasting = unbroken(present, present.c.state != "shared")
     query = (
         select(
             present, lasting.c.since, Cluster.name.label("cluster"), Node.name.label("node"),
@@ -147,20 +288,12 @@ def open_allocations(
 
 def states_of(
     session: Session, run_ids: Collection[int], now: datetime
-) -> Sequence[Row[int, int, str]]:
-    """Open allocations of these runs: (id, run id, state)."""
+) -> Sequence[Row[int, int, str, datetime | None]]:
+    """Open allocations of these runs: (id, run id, state, since when it is idle if it is)."""
     present = state_now(now, Run.id.in_(run_ids))
-    return session.execute(select(present.c.id, present.c.run_id, present.c.state)).all()
-
-
-def idle_since(session: Session, run_ids: Collection[int], now: datetime) -> dict[int, datetime]:
-    """By run id: since when all of its GPUs that are idle now have been so, not only the first."""
-    present = state_now(now, Run.id.in_(run_ids))
-    lasting = unbroken(present)
-    rows = session.execute(
-        select(present.c.run_id, func.max(lasting.c.since))
-        .join(lasting, true())
-        .where(present.c.state == "idle")
-        .group_by(present.c.run_id)
-    )
-    return {run_id: since for run_id, since in rows}
+    lasting = unbroken(present, present.c.state == "idle")
+    return session.execute(
+        select(present.c.id, present.c.run_id, present.c.state, lasting.c.since).outerjoin(
+            lasting, true()
+        )
+    ).all()
