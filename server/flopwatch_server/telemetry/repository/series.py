@@ -55,23 +55,29 @@ _HIGHEST = ("sm_max",)
 _OF_SAMPLES_ONLY = ("subsample_count", "source_period")
 
 
-def is_dropped(session: Session, run_id: int, unit: timedelta, start: datetime, now: datetime
-) -> bool:  # fmt: skip
-    """Whether samples or minutes of a run from `start` on are dropped, but the next tier is there.
+def is_dropped(
+    session: Session, run_id: int, unit: timedelta, start: datetime, now: datetime
+) -> bool:
+    """Whether samples or minutes of a run from `start` on are dropped, but a coarser tier is there.
 
     `unit` is the length of one, `SAMPLE` or `MINUTE`.
     """
-    holding = held(now, of_run(run_id))
-    tier, counts, time = {
-        SAMPLE: (partitions.SAMPLES, minute_counts, device_minutes.c.minute),
-        MINUTE: (partitions.MINUTES, hour_counts, device_hours.c.hour),
-    }[unit]
-    oldest = partitions.oldest(session, tier)
-    if oldest is None or oldest <= start:
+    tier = partitions.SAMPLES if unit == SAMPLE else partitions.MINUTES
+    oldest = partitions.oldest(session, tier) or now
+    if oldest <= start:
         return False
-    earlier = select(time).join(holding, counts(holding))
-    earlier = earlier.where(time >= instant(start), time < instant(oldest))
-    return bool(session.scalar(select(earlier.exists())))
+    holding = held(now, of_run(run_id))
+    coarser = [(device_hours.c.hour, hour_counts)]
+    if unit == SAMPLE:
+        coarser.append((device_minutes.c.minute, minute_counts))
+    earlier = (
+        select(time)
+        .join(holding, counts(holding))
+        .where(time >= instant(start), time < instant(oldest))
+        .exists()
+        for time, counts in coarser
+    )
+    return bool(session.scalar(select(or_(*earlier))))
 
 
 def sample_points(
