@@ -72,11 +72,9 @@ class Choice:
 
 def _reasons(told: Mapping[str, Folded]) -> dict[str, Value]:
     """Why there is no activity: what a source said that is more than "unsupported"."""
-    values: dict[str, Value] = dict.fromkeys((*WINDOW_METRICS, *FOLDED_METRICS), "unsupported")
-    for metric in values:
-        for folded in told.values():
-            reason = folded.values.get(metric)
-            if isinstance(reason, str) and reason != "unsupported":
-                values[metric] = reason
-                break
+    values: dict[str, Value] = {}
+    for metric in (*WINDOW_METRICS, *FOLDED_METRICS):
+        said = [folded.values.get(metric, "absent") for folded in told.values()]
+        reasons = [each if isinstance(each, str) else "stale" for each in said]
+        values[metric] = next((each for each in reasons if each != "unsupported"), "unsupported")
     return values

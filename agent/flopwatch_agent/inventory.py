@@ -65,6 +65,7 @@ class Inventory:
         self._driver = driver
         self._active = active
         self._deadline_seconds = deadline_seconds
+        self._broken: dict[str, str] = {}
         self._members: dict[Key, _Member] = {}
         self._lane = Lane("discovery")
         self._discovery: Future[Discovery] | None = None
@@ -82,8 +83,7 @@ class Inventory:
     def tick(self, second: int) -> list[tuple[Key, Interval]]:
         """Read every device whose last call has returned; return the intervals closed."""
         closed = self._harvest()
-        begun = [each.source.tick(second) for each in self._active]
-        wait([future for future in begun if future], self._deadline_seconds * _SOURCES_SHARE)
+        self._tick_sources(second)
         started = []
         for member in self._members.values():
             if member.pending is None:
@@ -115,6 +115,21 @@ class Inventory:
             self._meet(future.result())
         else:
             _log.error("devices can't be listed", exc_info=error)
+
+    def _tick_sources(self, second: int) -> None:
+        """Let every source begin what is due, and wait a moment for it."""
+        begun = []
+        for each in self._active:
+            try:
+                future = each.source.tick(second)
+            # Logged with its traceback: a defect in one source must not cost the others.
+            except Exception as error:  # noqa: BLE001
+                if repr(error) != self._broken.get(each.collector.name):
+                    _log.error("collector %s is broken", each.collector.name, exc_info=error)
+                self._broken[each.collector.name] = repr(error)
+            else:
+                begun += [future] if future else []
+        wait(begun, self._deadline_seconds * _SOURCES_SHARE)
 
     def _harvest(self) -> list[tuple[Key, Interval]]:
         return [

@@ -149,6 +149,7 @@ class DeviceSampler:
 
     def _restart(self) -> None:
         """Forget the current interval: the clock was turned back, and it comes once more."""
+        self._whole = False
         self._close(self._end or 0)
         self._end, self._whole = None, False
 
@@ -156,19 +157,18 @@ class DeviceSampler:
         told = {worker.name: worker.fold(end) for worker in self._reading}
         for name, folded in told.items():
             self._happenings += self._gate.let_pass(name, folded.happenings)
+        readings, self._readings = self._readings, 0
+        if not self._whole:
+            self._whole = True
+            return []
         values: dict[str, Value] = {"source_period": float(SUBSAMPLE_PERIOD_SECONDS)}
         for worker in self._reading:
             if not worker.is_activity:
                 values |= told.pop(worker.name).values
         source, activity = self._choice.settle(told)
         self._reading = self._candidates()
-        values |= activity
+        values |= activity | {"subsample_count": float(readings)}
         if source.period_seconds is not None:
             values["source_period"] = source.period_seconds
-        values["subsample_count"] = float(self._readings)
-        readings, self._readings = self._readings, 0
-        if not self._whole:
-            self._whole = True
-            return []
         happenings, self._happenings = self._happenings, []
         return [Interval(end, readings, values, self._list_pids(), source, happenings)]

@@ -225,6 +225,13 @@ def test_instances_have_their_own_rows(bench: Bench, dcgmi: FakeDcgmi) -> None:
     assert told == {0.125: "dcgmi", 0.25: "dcgmi"}
 
 
+def test_a_row_of_a_compute_instance_is_no_devices_row(bench: Bench, dcgmi: FakeDcgmi) -> None:
+    dcgmi.mode("compute instances")
+    live(bench, 0, 10)
+    (found,) = live(bench, 11, 20)
+    assert found.values["sm_active"] == pytest.approx(0.25)
+
+
 def test_garbage_among_the_rows_costs_no_row(bench: Bench, dcgmi: FakeDcgmi) -> None:
     dcgmi.mode("garbage")
     live(bench, 0, 10)

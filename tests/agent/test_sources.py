@@ -118,7 +118,9 @@ def test_without_any_source_the_reason_is_the_one_that_says_most() -> None:
     }
     chosen, values = Choice(NAMES[::2]).settle(told)
     assert (chosen.name, chosen.period_seconds) == (None, None)
-    assert (values["sm_active"], values["dram_active"]) == ("stale", "unsupported")
+    assert (values["sm_active"], values["dram_active"]) == ("stale", "absent")
+    _, alone = Choice(NAMES[:1]).settle({"gpm": told["gpm"]})
+    assert alone["dram_active"] == "unsupported"
     _, nothing = Choice(()).settle({})
     assert nothing["sm_active"] == nothing["sm_max"] == "unsupported"
 
@@ -183,6 +185,25 @@ def test_a_broken_collector_that_is_always_read_leaves_the_others(driver: FakeDr
     bench.inventory.discover()
     bench.seconds(0, 10)
     assert bench.values(0, bench.seconds(11, 20))["power_watts"] == pytest.approx(70)
+    bench.inventory.close()
+
+
+def test_a_source_that_breaks_as_a_whole_costs_no_other(
+    driver: FakeDriver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(driver, {"dcgm-exporter": "http://127.0.0.1:9/metrics"})
+
+    def defect(_: str) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("flopwatch_agent.collectors.dcgm_exporter.parse_page", defect)
+    monkeypatch.setattr("flopwatch_agent.collectors.dcgm_exporter.ExporterSource._fetch", str)
+    driver.set(0, gpm="0")
+    driver.set(1, sm_active=0.5)
+    bench.seconds(0, 10)
+    assert bench.values(1, bench.seconds(11, 20))["sm_active"] == pytest.approx(0.5)
+    records = [each for each in caplog.records if "dcgm_exporter is broken" in each.message]
+    assert len(records) == 1
     bench.inventory.close()
 
 

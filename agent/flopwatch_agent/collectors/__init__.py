@@ -73,7 +73,10 @@ class Source(Protocol):
         """A reader of one device."""
 
     def tick(self, second: int) -> Future[None] | None:
-        """Begin what is due, without waiting; the result may be waited for a moment."""
+        """Begin what is due, without waiting; the result may be waited for a moment.
+
+        Raises what went wrong unforeseen with what was begun before.
+        """
 
     def close(self) -> None:
         """End what was begun. Called once, at the end of the agent."""

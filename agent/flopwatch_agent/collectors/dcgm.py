@@ -55,7 +55,6 @@ _IDS: dict[str, int] = {
 METRIC_OF: dict[int, str] = {
     metric.dcgm_field: metric.name for metric in METRICS if metric.dcgm_field is not None
 }
-FIELD_OF: dict[str, int] = {metric: number for number, metric in METRIC_OF.items()}
 
 ONE_PASS = (1001, 1002, 1003, 1004, 1005, 1009, 1010, 1011, 1012)
 """Profiling fields that a GPU before Hopper counts at the same time. With 1006 to 1008 DCGM would

@@ -147,6 +147,7 @@ class ExporterSource:
         self._url = url
         self._period = period_seconds
         self._lane = Lane("dcgm-exporter")
+        self._asked: Future[None] | None = None
         self._socket: socket.socket | None = None
         self._heartbeat = Heartbeat(period_seconds)
         self._table: Table | None = None
@@ -167,13 +168,17 @@ class ExporterSource:
             if not self._asked_at <= second <= self._asked_at + DEADLINE_SECONDS:
                 self._break_off()
             return None
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.result()
         clock_turned_back = second < self._asked_at
         if second - self._wanted_at > WANTED_SECONDS:
             return None
         if second < self._next_at and not clock_turned_back:
             return None
         self._asked_at, self._next_at = second, second + self._period
-        return self._lane.start(partial(self._ask, second))
+        self._asked = self._lane.start(partial(self._ask, second))
+        return self._asked
 
     def close(self) -> None:
         """Leave an answer that is still on its way."""

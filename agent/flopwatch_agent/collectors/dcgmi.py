@@ -120,6 +120,7 @@ class DmonSource:
         self._command = command
         self._period = period_seconds
         self._lane = Lane("dcgmi")
+        self._life: Future[None] | None = None
         self._process: Popen[bytes] | None = None
         self._points: dict[Place, tuple[int, Point]] = {}
         self._places: Mapping[tuple[str, int], Place] = {}
@@ -152,10 +153,15 @@ class DmonSource:
             self._ended_for = self._ended_for or self._why_end(wanted.keys())
             if self._ended_for:
                 self.close()
-        elif wanted and second >= self._next_at:
+            return None
+        life, self._life = self._life, None
+        if life is not None:
+            life.result()
+        if wanted and second >= self._next_at:
             self._started_at = self._heard_at = second
+            self._next_at = second + _LONGEST_PAUSE_SECONDS
             self._asked, self._ended_for = frozenset(wanted), ""
-            self._lane.start(self._live)
+            self._life = self._lane.start(self._live)
         return None
 
     def close(self) -> None:
