@@ -57,7 +57,7 @@ class Seat:
         """Its jobs that the queue shows at some time of [start, end], in order, ended ones too
         if they ended in it."""
         cycle = self.character.cycle_seconds
-        first = int(start - self.shift - _START_SPREAD_SECONDS) // cycle - 1
+        first = int(start - self.shift) // cycle  # those before are over within their cycle
         last = int(end - self.shift + _LEADS_SECONDS[1]) // cycle
         jobs = (_job(self, turn) for turn in range(first, last + 1))
         return [job for job in jobs if job.listed_at <= end and job.ended_at >= start]

@@ -70,6 +70,14 @@ def test_a_larger_cluster_has_the_smaller_one_in_it() -> None:
     assert len(many) == len(set(many))
 
 
+def test_a_short_look_at_the_queue_finds_what_a_long_one_does() -> None:
+    cluster = Cluster(seed=7, nodes=24)
+    days = cluster.jobs(NOON - 86_400, NOON + 86_400)
+    for start in range(NOON - 7200, NOON + 7200, 450):
+        expected = [job for job in days if job.listed_at <= start + 60 and job.ended_at >= start]
+        assert cluster.jobs(start, start + 60) == expected
+
+
 def test_devices_are_all_different() -> None:
     cluster = Cluster(seed=7, nodes=60)
     devices = [device for node in range(60) for device in cluster.agent(node).devices]
@@ -277,6 +285,16 @@ def test_heat_is_told_when_it_begins_and_when_it_ends(cluster: Cluster) -> None:
         (2, job.started_at + 300, 0x20),
         (2, job.ended_at, 0),
     ]
+
+
+def test_an_event_on_the_border_of_two_batches_is_told_once(cluster: Cluster) -> None:
+    jobs = cluster.jobs(NOON, NOON + 10 * 86_400)
+    border = next(job.ended_at for job in jobs if job.key == "straggler" and not job.ended_at % 10)
+    told = [
+        [event.time for event in cluster.agent(4).batch([time])[0].events]
+        for time in (border - 10, border, border + 10)
+    ]
+    assert told == [[], [border], []]
 
 
 def test_the_feed_tells_what_the_ledger_knows(cluster: Cluster) -> None:
