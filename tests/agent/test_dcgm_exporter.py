@@ -169,6 +169,7 @@ def test_nobody_asks_for_a_page_that_no_gpu_needs(
         ({"status": 503}, "HTTP 503"),
         ({"status": 302}, "HTTP 302"),
         ({"body": b"x" * (MAX_PAGE_BYTES + 1)}, f"the page is over {MAX_PAGE_BYTES} bytes"),
+        ({"cuts": 5}, "the page is cut off"),
         ({"body": b""}, "no row for this GPU"),
         ({"body": b"\xff\xfe\x00 garbage\n" * 20}, "no row for this GPU"),
     ],
@@ -215,6 +216,9 @@ def test_an_answer_that_drips_is_broken_off_and_costs_no_tick(
         return exporter.asked > 1
 
     wait_for(asked_again, "the answer is broken off", 20, 0.02)
+    first = 10 * next(decades)
+    words = interval_of(bench, 0, first + 1, first + 10).source.passed_over
+    assert words["dcgm_exporter"] == "no answer in 3 s"
     exporter.hangs.clear()
     first = 10 * next(decades)
     bench.seconds(first + 1, first + 100)

@@ -1,7 +1,6 @@
 """A dcgm-exporter for tests: a real HTTP server with the page that a test wants, or none."""
 
 import threading
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _NAMES = {
@@ -17,7 +16,7 @@ _NAMES = {
 class FakeExporter:
     """Serves `rows` to whoever asks. Its energy counter grows each time it `samples`.
 
-    `status`, `body` and `hangs` make it misbehave; `asked` counts the requests.
+    `status`, `body`, `cuts` and `hangs` make it misbehave; `asked` counts the requests.
     """
 
     def __init__(self) -> None:
@@ -25,6 +24,7 @@ class FakeExporter:
         self.samples = True
         self.status = 200
         self.body: bytes | None = None
+        self.cuts = 0
         self.hangs = threading.Event()
         self.asked = 0
         self._energy = 0
@@ -54,9 +54,11 @@ class FakeExporter:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 exporter.asked += 1
+                page = exporter.page()
                 self.send_response(exporter.status)
-                for name, value in exporter.headers().items():
-                    self.send_header(name, value)
+                self.send_header("Location", "/elsewhere")
+                if exporter.cuts:
+                    self.send_header("Content-Length", str(len(page)))
                 self.end_headers()
                 if exporter.hangs.is_set():
                     while exporter.hangs.is_set():
@@ -64,7 +66,7 @@ class FakeExporter:
                         self.wfile.flush()
                         threading.Event().wait(0.01)
                     return
-                self.wfile.write(exporter.page())
+                self.wfile.write(page[: len(page) - exporter.cuts])
 
             def log_message(self, format: str, *args: object) -> None:
                 """Keep the test's output clean."""
@@ -86,10 +88,6 @@ class FakeExporter:
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()
-
-    def headers(self) -> Mapping[str, str]:
-        """What stands above the page."""
-        return {"Content-Type": "text/plain", "Location": "/elsewhere"}
 
     def page(self) -> bytes:
         """The page as it is now."""

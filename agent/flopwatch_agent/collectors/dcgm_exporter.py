@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 DEADLINE_SECONDS = 3
 FROZEN_SECONDS = 120
-"""A page that has not changed for four of the exporter's longest usual periods says nothing any
-more: even an idle GPU's energy grows."""
+"""A page that has not changed for so long, four times the exporter's own default period, and for
+four of the configured ones, says nothing any more: even an idle GPU's energy grows."""
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 _MOST_PERIODS_WITHOUT_PAGE = 5
@@ -149,6 +149,7 @@ class ExporterSource:
         self._lane = Lane("dcgm-exporter")
         self._asked: Future[None] | None = None
         self._socket: socket.socket | None = None
+        self._broken_off = False
         self._heartbeat = Heartbeat(period_seconds)
         self._table: Table | None = None
         self._read_at = 0
@@ -176,7 +177,7 @@ class ExporterSource:
             return None
         if second < self._next_at and not clock_turned_back:
             return None
-        self._asked_at, self._next_at = second, second + self._period
+        self._asked_at, self._next_at, self._broken_off = second, second + self._period, False
         self._asked = self._lane.start(partial(self._ask, second))
         return self._asked
 
@@ -197,7 +198,7 @@ class ExporterSource:
             return None, self._trouble
         if second - self._read_at > _MOST_PERIODS_WITHOUT_PAGE * self._period:
             return None, "no answer in time"
-        if self._heartbeat.age(second) > FROZEN_SECONDS:
+        if self._heartbeat.age(second) > max(FROZEN_SECONDS, 4 * self._period):
             return None, f"its page has not changed for {self._heartbeat.age(second)} s"
         point = table.points.get(place)
         return point, "" if point else "no row for this GPU"
@@ -243,10 +244,15 @@ class ExporterSource:
             connection.close()
         if len(body) > MAX_PAGE_BYTES:
             raise OSError(f"the page is over {MAX_PAGE_BYTES} bytes")
+        if self._broken_off:
+            raise TimeoutError
+        if response.length:  # bytes that were promised and did not come: the last value may be cut
+            raise OSError("the page is cut off")
         return body.decode(errors="replace")
 
     def _break_off(self) -> None:
         its_socket = self._socket
+        self._broken_off = True
         if its_socket is not None:
             with suppress(OSError):  # it has just ended by itself
                 its_socket.shutdown(socket.SHUT_RDWR)
