@@ -81,6 +81,9 @@ def test_batches_outlive_the_agent_and_keep_their_order(tmp_path: Path) -> None:
     first.close()
     again = Spool(tmp_path)
     put(again, 40, filler=40)
+    newest = again.newest()
+    assert newest is not None
+    assert gzip.decompress(again.read(newest) or b"") == batch(filler=40)
     assert drained(again) == [batch(filler=end) for end in (10, 20, 30, 40)]
     assert again.take_gaps() == []
     again.close()

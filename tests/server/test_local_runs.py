@@ -74,6 +74,22 @@ def test_a_sighting_makes_a_run_that_holds_its_devices(agent: IngestClient) -> N
     assert allocated == [("local", "certain")]
 
 
+def test_instances_of_one_gpu_are_held_each_for_itself(agent: IngestClient) -> None:
+    instances = [device(0, instance=f"{number}/0", profile="3g.40gb") for number in (1, 2)]
+    answer = agent.post(batch(devices=instances, local_runs=[sighting(devices=[0, 1])]))
+    assert answer.status_code == 200
+    assert len(held(agent)) == 2
+    devices = query(agent.database, "SELECT count(DISTINCT device_id) FROM allocations")
+    assert devices == [(2,)]
+
+
+def test_a_device_without_a_minor_is_held_all_the_same(agent: IngestClient) -> None:
+    unknown = [device(number, minor=None) for number in (0, 1)]
+    answer = agent.post(batch(devices=unknown, local_runs=[sighting(devices=[0, 1])]))
+    assert answer.status_code == 200
+    assert len(held(agent)) == 2
+
+
 def test_told_again_it_stays_one_run(agent: IngestClient) -> None:
     for seconds in (0, 10, 20, 20):
         tell(agent, sighting(seconds))

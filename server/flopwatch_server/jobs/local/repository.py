@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from flopwatch_server.fleet.models import Placement
@@ -37,18 +37,15 @@ def holders(session: Session, device_ids: Collection[int]) -> Sequence[Allocatio
     ).all()
 
 
-def ordinals(session: Session, node_id: int) -> dict[int, int]:
-    """By device id: its place in the node, which is its GRES ordinal, or else its minor."""
+def ordinals(session: Session, node_id: int) -> dict[int, int | None]:
+    """By id of each device in a node, in their order: its GRES ordinal, or else its minor."""
+    ordinal = func.coalesce(Placement.gres_ordinal, Placement.minor)
     rows = session.execute(
-        select(Placement.device_id, Placement.gres_ordinal, Placement.minor).where(
-            Placement.node_id == node_id, Placement.valid_to.is_(None)
-        )
+        select(Placement.device_id, ordinal)
+        .where(Placement.node_id == node_id, Placement.valid_to.is_(None))
+        .order_by(ordinal, Placement.device_id)
     )
-    return {
-        device_id: ordinal
-        for device_id, gres_ordinal, minor in rows
-        if (ordinal := minor if gres_ordinal is None else gres_ordinal) is not None
-    }
+    return {device_id: number for device_id, number in rows}
 
 
 def silent(session: Session, since: datetime) -> Sequence[tuple[Run, LocalSighting]]:

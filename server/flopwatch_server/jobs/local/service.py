@@ -89,7 +89,7 @@ def _add(
 
 
 def _hold(
-    session: Session, run: Run, node_id: int, sighting: Sighting, ordinals: dict[int, int],
+    session: Session, run: Run, node_id: int, sighting: Sighting, ordinals: dict[int, int | None],
     *, is_newest: bool,
 ) -> None:  # fmt: skip
     """Let a run hold, at least at the time of the sighting, the devices that it was seen on."""
@@ -107,9 +107,11 @@ def _hold(
         elif last_end and (last_end == run.vanished_at or (end and at - last_end <= LINGER)):
             before[-1].valid_to = end  # it went on, but was not told of for a while
         else:
-            ordinal = ordinals.get(device_id)
-            place = len(ordinals) if ordinal is None else ordinal
-            allocation = _allocation(run.id, node_id, place, ordinal, device_id, at, shared=False)
+            # One that is no longer in the node comes behind those that are.
+            place = [*ordinals, *sighting.device_ids].index(device_id)
+            allocation = _allocation(
+                run.id, node_id, place, ordinals.get(device_id), device_id, at, shared=False
+            )
             allocation.valid_to = end
             session.add(allocation)
     session.flush()
