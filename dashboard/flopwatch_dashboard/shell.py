@@ -75,7 +75,8 @@ def context(place: Place) -> list[Component]:
         parts.append(
             html.Span(
                 "simulated", className="chip simulated", tabIndex="0",
-                **{"data-tip": "Nothing here is real: a simulated cluster enters by the same doors "
+                **{"data-cluster": place.cluster.name,
+                   "data-tip": "Nothing here is real: a simulated cluster enters by the same doors "
                                "as a real one."},
             )
         )  # fmt: skip
@@ -186,7 +187,8 @@ def _topbar() -> Component:
 def _picker(place: Place) -> Component:
     assert place.cluster is not None
     if len(place.clusters) == 1:
-        return html.Span(place.cluster.name, className="cluster")
+        name = place.cluster.name
+        return html.Span(name, className="cluster", **{"data-cluster": name})
     links = [
         html.A(
             cluster.name,

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Literal
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from playwright.sync_api import Browser, BrowserContext, Page
+from sqlalchemy import event
 
 from flopwatch.gpus import PeakTable
 from flopwatch_dashboard.app import create
@@ -50,8 +52,8 @@ class Server:
     training: list[int] = field(default_factory=list)
 
 
-QUICK = Timing(tick=0.5, check=0.2)
-"""A tick that a test need not wait for; all else as in the product."""
+QUICK = Timing(tick=0.5, check=0.2, deadline=60)
+"""A tick that a test need not wait for, and time for a slow machine; all else as in the product."""
 
 
 @contextmanager
@@ -65,17 +67,38 @@ def serve(
 ) -> Iterator[Server]:
     """The product's own application on the loopback; on a free port if none is given."""
     house = House(database, Settings(data_dir=data_dir, sign_in=sign_in), PeakTable.load(), clock)
-    app = create(house, timing)
+    with listening(create(house, timing), port) as url:
+        yield Server(url, database, clock)
+
+
+@contextmanager
+def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """An application served in a thread of this process; its address."""
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = Thread(target=server.run)
     thread.start()
     try:
         wait_for(lambda: server.started, "the server starts", 60, pause=0.05)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Server(f"http://127.0.0.1:{port}", database, clock)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def asked_by_hub(database: Database) -> Iterator[list[str]]:
+    """A list that fills with the statements that the hub's threads send to the database."""
+    found: list[str] = []
+
+    def note(_c: object, _u: object, statement: str, *_rest: object) -> None:
+        if current_thread().name.startswith("live"):
+            found.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
 
 
 @pytest.fixture(scope="session")

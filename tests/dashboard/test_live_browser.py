@@ -1,6 +1,5 @@
 """Live values in a real browser: they come by a socket, and nothing that the reader did is lost."""
 
-import threading
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
@@ -8,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, WebSocket
-from sqlalchemy import event
+from playwright.sync_api import Locator, Page, WebSocket
 
 from flopwatch_server.access import sessions
 from flopwatch_server.database.engine import Database
 from tests.dashboard import cluster
-from tests.dashboard.conftest import Clock, Server, serve
+from tests.dashboard.conftest import Clock, Server, asked_by_hub, serve
 from tests.dashboard.screen import JOB, go, instrument, line, times
 from tests.lab.browser import complaints
 from tests.lab.postgres import DatabaseFactory
@@ -67,22 +65,15 @@ def requests(page: Page) -> list[str]:
 def sockets(page: Page) -> list[WebSocket]:
     """A list that fills with the websockets that the page opens from now on."""
     found: list[WebSocket] = []
-    page.on("websocket", found.append)
+    page.on("websocket", lambda socket: found.append(socket))
     return found
 
 
 @pytest.fixture
 def statements(server: Server) -> Iterator[list[str]]:
     """A list that fills with what the hub asks of the database."""
-    found: list[str] = []
-
-    def note(_c: object, _u: object, statement: str, *_rest: object) -> None:
-        if threading.current_thread().name.startswith("live"):
-            found.append(statement)
-
-    event.listen(server.database.engine, "before_cursor_execute", note)
-    yield found
-    event.remove(server.database.engine, "before_cursor_execute", note)
+    with asked_by_hub(server.database) as found:
+        yield found
 
 
 def test_twenty_updates_come_without_a_request_and_keep_zoom_and_scroll(
@@ -181,18 +172,13 @@ def test_where_no_socket_opens_the_page_asks_and_takes_the_socket_once_it_can(
             until_live(page, server)
         assert polled.value.status == 200
         assert between.refused >= 3
-        opened = sockets(page)
         between.narrow = False
-        wait_for(lambda: _open(opened), "a socket opens", 90)
+        page.wait_for_event("websocket", timeout=90_000)
         until_live(page, server)
         asked = requests(page)
         for _ in range(3):
             until_point(page, sample(server))
         assert asked == []
-
-
-def _open(opened: list[WebSocket]) -> bool:
-    return any(not socket.is_closed() for socket in opened)
 
 
 def test_who_looks_away_asks_the_database_for_nothing_and_is_told_all_when_back(
@@ -265,23 +251,27 @@ def test_who_is_paused_still_gets_the_range_that_is_asked_for(page: Page, server
 
 def test_rows_of_the_list_change_in_place_under_the_reader(page: Page, server: Server) -> None:
     go(page, server, "/jobs")
-    cell = page.locator(".jobs-grid .ag-row [col-id=user]").first
-    cell.wait_for()
-    cell.focus()
     row = page.locator(".jobs-grid .ag-row").filter(has_text="llama3-8b-sft")
-    before = row.locator("[col-id=elapsed]").inner_text()
+    _until_a_minute_passes(server, row)
+    row.locator("[col-id=user]").focus()
     row.evaluate("(element) => (element.mark = 'the same element')")
     asked = requests(page)
-    server.clock.advance(60)
-    wait_for(lambda: row.locator("[col-id=elapsed]").inner_text() != before, "a minute passes", 60)
+    _until_a_minute_passes(server, row)
     assert row.evaluate("(element) => element.mark") == "the same element"
     assert page.evaluate("document.activeElement.getAttribute('col-id')") == "user"
     assert asked == []
 
 
+def _until_a_minute_passes(server: Server, row: Locator) -> None:
+    elapsed = row.locator("[col-id=elapsed]")
+    before = elapsed.inner_text()
+    server.clock.advance(60)
+    wait_for(lambda: elapsed.inner_text() != before, "a minute passes", 60)
+
+
 def test_the_page_of_a_job_that_ends_says_so(page: Page, server: Server) -> None:
     go(page, server, f"/jobs/granite/{cluster.IDLE}")
-    page.locator("#age[data-level=fresh]").wait_for()
+    page.locator("#age").get_by_text("old").wait_for()
     cluster.end(server.database, cluster.IDLE, server.clock.now)
     page.locator("#age").get_by_text("final").wait_for(timeout=60_000)
     assert "Completed" in page.locator("#job-head").inner_text()

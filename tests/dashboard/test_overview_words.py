@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from dash import html
 
-from flopwatch_dashboard.pages.overview import figures, layout, words
+from flopwatch_dashboard.pages.overview import accounts, attention, figures, states, tiles, words
 from flopwatch_dashboard.pages.overview.data import OverviewData
 from flopwatch_dashboard.words import gpus_in_words
 from flopwatch_server.efficiency.schemas import (
@@ -75,11 +75,11 @@ def test_the_lead_of_a_cluster_without_idle_gpus_says_so() -> None:
 def test_before_a_scheduler_has_told_of_jobs_no_gpu_is_called_free_or_allocated() -> None:
     found = overview(gpus=8, allocated=None, free=None, down=0, gpus_now=GpuCounts())
     assert text(words.lead(found)) == "No scheduler has told of any job yet; 8 GPUs report."
-    labels = [label.children for label in layout.state_labels(found)]
+    labels = [label.children for label in states.state_labels(found)]
     assert [(number.children, word) for number, word in labels] == [("8", "No data")]
-    notes = [part.title for part in _all(layout.tile_strip(found)) if hasattr(part, "title")]
+    notes = [part.title for part in _all(tiles.tile_strip(found)) if hasattr(part, "title")]
     assert notes.count("no scheduler yet") == 5
-    assert layout.attention_card(data_of(found)).children[1].children == (
+    assert attention.attention_card(data_of(found)).children[1].children == (
         "No scheduler has told of any job yet."
     )
 
@@ -87,7 +87,7 @@ def test_before_a_scheduler_has_told_of_jobs_no_gpu_is_called_free_or_allocated(
 def test_the_bar_of_an_account_is_as_long_as_its_gpu_hours() -> None:
     rows = [AccountHours(account="nlp", allocated=8, active=1, low=1, idle=0),
             AccountHours(account="cv", allocated=4, active=2, low=1, idle=1)]  # fmt: skip
-    shown = layout.accounts_card(data_of(overview(accounts=rows)))
+    shown = accounts.accounts_card(data_of(overview(accounts=rows)))
     bars = [bar for bar in _all(shown) if getattr(bar, "className", "") == "mix-bar"]
     lengths = [sum(float(part.style["width"][:-1]) for part in bar.children) for bar in bars]
     assert lengths == [100.0, 50.0]
@@ -95,8 +95,8 @@ def test_the_bar_of_an_account_is_as_long_as_its_gpu_hours() -> None:
 
 def test_the_course_of_a_tile_breaks_while_nobody_watched() -> None:
     history = [StateCounts(time=0, watched=False), StateCounts(time=600, idle=2, free=6)]
-    tiles = layout.job_tiles(overview(history=history), 774)
-    assert tiles[2].history == [None, 2]
+    made = tiles.job_tiles(overview(history=history), 774)
+    assert made[2].history == [None, 2]
 
 
 def test_the_lead_does_not_count_holders_beyond_what_the_service_tells() -> None:
@@ -130,7 +130,7 @@ def test_labels_of_thin_bands_keep_a_line_apart() -> None:
 
 def test_each_step_begins_with_its_ten_minutes_and_the_last_one_is_closed() -> None:
     history = [StateCounts(time=600_000, active=3), StateCounts(time=600_600, active=5)]
-    traces = figures.states_message(overview(history=history), "24h")["traces"]
+    traces = figures.states_points(overview(history=history), "24h").traces
     active = traces[figures.STACK.index("active")]
     assert active["y"] == [3, 5, 5]
     assert [b - a for a, b in zip(active["x"], active["x"][1:], strict=False)] == [600_000, 600_000]

@@ -56,18 +56,30 @@
     flopwatch.setQuery(cleared);
   };
 
-  // Search: "user:kadri", "account:nlp", else a part of a name, a user or a job id.
+  // Search: "user:kadri", "account:nlp", the id of a job, else a part of a name, a user or an id.
   const typed = { user: "user", account: "account", partition: "partition" };
+  const JOB_ID = /^\d+([_+]\d+)?$/;
+  const list = (text) => {
+    const [, kind, rest] = text.match(/^(user|account|partition):\s*(.+)$/) ?? [];
+    const query = new URLSearchParams(kind ? { [typed[kind]]: rest, state: "any" } : { q: text });
+    const cluster = document.querySelector(".picker[data-cluster]")?.dataset.cluster;
+    if (cluster) query.set("cluster", cluster);
+    go("/jobs", text ? `?${query}` : "");
+  };
+
+  // Who types the whole id of a job means that job; what is none, or not theirs to see, is looked for.
+  const find = async (text) => {
+    const cluster = document.querySelector("#context [data-cluster]")?.dataset.cluster;
+    if (!cluster || !JOB_ID.test(text)) return list(text);
+    const place = `${encodeURIComponent(cluster)}/${encodeURIComponent(text)}`;
+    const answer = await fetch(`/api/v1/jobs/${place}`).catch(() => null);
+    if (answer?.ok) go(`/jobs/${place}`, "");
+    else list(text);
+  };
+
   document.addEventListener("keydown", (event) => {
     const box = document.getElementById("search");
-    if (event.target === box && event.key === "Enter") {
-      const text = box.value.trim();
-      const [, kind, rest] = text.match(/^(user|account|partition):\s*(.+)$/) ?? [];
-      const query = new URLSearchParams(kind ? { [typed[kind]]: rest, state: "any" } : { q: text });
-      const cluster = document.querySelector(".picker[data-cluster]")?.dataset.cluster;
-      if (cluster) query.set("cluster", cluster);
-      go("/jobs", text ? `?${query}` : "");
-    }
+    if (event.target === box && event.key === "Enter") find(box.value.trim());
     const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();

@@ -50,6 +50,7 @@
 
   const takeOver = (api) => {
     grid = api;
+    flopwatch.live.moved();
     if (ready.has(api)) return;
     ready.add(api);
     fit(api);

@@ -15,7 +15,9 @@ def connect(app: Dash) -> None:
     """Register the callbacks of the jobs list."""
     _connect_rows(app)
     app.clientside_callback(
-        ClientsideFunction("flopwatch", "gridReady"), Input("jobs-grid", "columnDefs")
+        ClientsideFunction("flopwatch", "gridReady"),
+        Output("jobs-ready", "data"),  # without an output nothing calls it when the grid appears
+        Input("jobs-grid", "columnDefs"),
     )
     app.clientside_callback(
         ClientsideFunction("flopwatch", "filterJobs"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from dash import html
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from flopwatch_dashboard.address import Place
@@ -46,7 +46,7 @@ class JobsData:
 def read(visit: Visit, place: Place) -> JobsData:
     """Totals, the rows that lose most, and the facets."""
     query = job_query(place, sort="-idle_gpu_hours", offset=0, limit=_TOP_ROWS)
-    page = listing.job_page(visit.session, visit.principal, query, visit.peaks, visit.now)
+    page = listing.job_page(visit.session, visit.principal, query, visit.now)
     facets = listing.job_facets(visit.session, visit.principal, query.cluster, visit.now)
     assert query.cluster is not None
     newest = quality.newest_sample_at(visit.session, query.cluster, visit.now)
@@ -81,6 +81,7 @@ async def show(place: Place) -> Shown:
                 ],
                 className="jobs",
             ),
+            dcc.Store(id="jobs-ready"),
         ]
     )  # fmt: skip
     return Shown(content, freshness(data.newest_sample_at, data.now), shape=SHAPE)

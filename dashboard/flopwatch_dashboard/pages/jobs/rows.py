@@ -31,7 +31,7 @@ def read_rows(
     `order` may hold a `sort` other than that of the address.
     """
     query = job_query(place, offset=start, limit=end - start, **order)
-    page = listing.job_page(visit.session, visit.principal, query, visit.peaks, visit.now)
+    page = listing.job_page(visit.session, visit.principal, query, visit.now)
     return [grid_row(row, visit.now) for row in page.rows], page.total
 
 
