@@ -1,8 +1,10 @@
 """Series of a run: one time grid for all its GPUs, with what is missing left out, not bridged."""
 
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from math import ceil, floor
 
 from flopwatch_server.efficiency.schemas import DeviceSeries, SeriesGap
@@ -16,9 +18,9 @@ _SUITS = ((SAMPLE, timedelta(hours=2)), (MINUTE, timedelta(days=14)), (HOUR, tim
 GAP_STEPS = 2
 """More steps than this without a point of any GPU are a gap: fewer may still be on their way."""
 
-Points = dict[tuple[int, int], Sequence[float | None]]
-States = dict[tuple[int, int], int]
-"""Values, one a metric, and positions in `STATES`, by (allocation id, time)."""
+Points = Mapping[int, Mapping[int, Sequence[float | None]]]
+States = Mapping[int, Mapping[int, int]]
+"""Values, one a metric, and positions in `STATES`, by allocation id and time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +70,22 @@ def device_series(
     times: Sequence[int],
     step: int,
 ) -> DeviceSeries:
-    """The series of one place from points and states by (allocation id, time)."""
+    """The series of one place: at each time of the first allocation that holds it then."""
     empty: Sequence[float | None] = [None] * len(metrics)
-    rows: list[Sequence[float | None]] = []
-    words: list[str | None] = []
-    for time in times:
-        holder = next((held for held in allocations if _inside(held, time, step)), None)
-        if holder is None:
-            rows.append(empty)
-            words.append(None)
-            continue
-        rows.append(points.get((holder.id, time), empty))
-        state = STATES[states.get((holder.id, time), 0)]
-        words.append("unknown" if holder.shared else state)
+    rows = [empty] * len(times)
+    words: list[str | None] = [None] * len(times)
+    for held in reversed(allocations):
+        span = _span(held, step)
+        inside = slice(bisect_left(times, span.start), bisect_left(times, span.stop))
+        mine, mine_now = points.get(held.id, {}), states.get(held.id, {})
+        rows[inside] = [mine.get(time, empty) for time in times[inside]]
+        words[inside] = [
+            "unknown" if held.shared else STATES[mine_now.get(time, 0)] for time in times[inside]
+        ]
+    columns: Iterable[Sequence[float | None]] = zip(*rows, strict=True) if rows else repeat(())
     return DeviceSeries(
         place=place,
-        values={name: [row[position] for row in rows] for position, name in enumerate(metrics)},
+        values={name: list(column) for name, column in zip(metrics, columns, strict=False)},
         states=words,
     )
 
@@ -99,13 +101,11 @@ def find_gaps(
 
     Points after `until` are still on their way.
     """
-    held = list(allocations)
+    spans = [_span(held, grid.step) for held in allocations]
     missing = [
         time
         for time in grid.times
-        if time <= until.timestamp()
-        and time not in present
-        and any(_inside(allocation, time, grid.step) for allocation in held)
+        if time <= until.timestamp() and time not in present and any(time in span for span in spans)
     ]
     stretches = _stretches(missing, grid.step)
     return [
@@ -115,14 +115,14 @@ def find_gaps(
     ]
 
 
-def _inside(allocation: AnyRow, time: int, step: int) -> bool:
-    """Whether (time − step, time] holds a sample or minute that lies wholly inside."""
+def _span(allocation: AnyRow, step: int) -> range:
+    """Times for which (time − step, time] holds a sample or minute that lies wholly inside."""
     unit = min(step, 60)
     begin: datetime = allocation.valid_from
     end: datetime = allocation.until
     first = ceil(begin.timestamp() / unit) * unit
     last = floor(end.timestamp() / unit) * unit
-    return max(first, time - step) + unit <= min(last, time)
+    return range(first + unit, last - unit + step + 1 if first + unit <= last else 0)
 
 
 def _stretches(times: Sequence[int], step: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 A `RunView` comes from `jobs.service.find_run`, which has checked that the person may see it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -150,7 +150,7 @@ def run_series(
     points, states = _points(session, run, metrics, grid, times, now)
     earlier = range(grid.start + grid.step, times[0] if times else grid.end + 1, grid.step)
     before, _ = _points(session, run, (), grid, earlier, now)
-    there = {time for _, time in (*before, *points)}
+    there = {time for by_time in (*before.values(), *points.values()) for time in by_time}
     recorded = telemetry.gaps_of(
         session, run.id, series.instant_of(grid.start), series.instant_of(grid.end), now
     )
@@ -229,20 +229,21 @@ def _points(
     session: Session, run: RunView, metrics: Sequence[str], grid: series.Grid, times: Sequence[int],
     now: datetime,
 ) -> tuple[series.Points, series.States]:  # fmt: skip
-    """Values and states by (allocation id, time) at these times of the grid."""
+    """Values and states by allocation id and time, at these times of the grid."""
     if not times:
         return {}, {}
     start, end = series.instant_of(times[0] - grid.step), series.instant_of(times[-1])
+    points: dict[int, dict[int, Sequence[float | None]]] = defaultdict(dict)
     if grid.unit == telemetry.SAMPLE:
-        samples = telemetry.sample_points(session, run.id, metrics, start, end, now)
-        points: series.Points = {(row[0], row[1]): row[2:] for row in samples}
+        for row in telemetry.sample_points(session, run.id, metrics, start, end, now):
+            points[row[0]][row[1]] = row[2:]
         return points, _states_of_samples(session, run, times, now)
+    states: dict[int, dict[int, int]] = defaultdict(dict)
     read = telemetry.hour_points if grid.unit == telemetry.HOUR else telemetry.minute_points
-    rows = read(session, run.id, metrics, grid.step, start, end, now)
-    return (
-        {(row[0], row[1]): row[3:] for row in rows},
-        {(row[0], row[1]): row[2] for row in rows},
-    )
+    for row in read(session, run.id, metrics, grid.step, start, end, now):
+        states[row[0]][row[1]] = row[2]
+        points[row[0]][row[1]] = row[3:]
+    return points, states
 
 
 def _states_of_samples(
@@ -251,9 +252,8 @@ def _states_of_samples(
     """The state of each sample: that of its minute."""
     step = SAMPLE_PERIOD_SECONDS
     first, last = series.whole_minutes(times[0] - step, times[-1])
-    minutes = telemetry.minute_points(session, run.id, (), 60, first, last, now)
-    return {
-        (row[0], time): row[2]
-        for row in minutes
-        for time in range(row[1] - 60 + step, row[1] + 1, step)
-    }
+    states: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in telemetry.minute_points(session, run.id, (), 60, first, last, now):
+        for time in range(row[1] - 60 + step, row[1] + 1, step):
+            states[row[0]][time] = row[2]
+    return states
