@@ -32,6 +32,7 @@ survivors() { # command lines of all processes that see the root as theirs
     done 2>/dev/null || true # one may end while it is looked at
 }
 
+trap : INT # Ctrl-C is for the command, which gets it too
 status=0
 # shellcheck disable=SC2016 # the words are for the shell inside
 chroot "$root" sh -c 'cd "$0" && exec "$@"' "$directory" "$@" || status=$?
