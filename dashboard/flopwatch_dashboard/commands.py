@@ -140,6 +140,7 @@ def _serve(settings: Settings, database: Database, door: socket) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=5,
         ws_max_size=64 * 1024,
+        ws_per_message_deflate=False,  # it would compress the same text anew for every viewer
     )
     print(f"Flopwatch is on http://{settings.host}:{settings.port}/", flush=True)
     if settings.sign_in == "local" and not _has_admin(database):

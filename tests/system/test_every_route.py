@@ -63,6 +63,7 @@ def test_nothing_answers_without_a_session_or_a_token(client: TestClient) -> Non
     assert len(found) >= SMALLEST_HOUSE
     assert ("POST", "/_dash-update-component") in found
     assert ("GET", "/api/v1/jobs/x/x") in found
+    assert ("GET", "/_live") in found
     let_in = []
     for method, path in found:
         answer = client.request(method, path)
@@ -81,7 +82,7 @@ def test_a_page_leads_to_the_sign_in_and_shows_nothing_else(client: TestClient) 
 def test_no_websocket_opens_without_a_session(client: TestClient) -> None:
     app: Any = client.app
     paths = [concrete(path) for path, route in walk(app.routes) if _is_websocket(route)]
-    assert paths
+    assert "/_live" in paths
     headers = {"origin": "http://localhost:8260"}
     for path in paths:
         with (
