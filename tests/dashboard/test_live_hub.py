@@ -266,6 +266,28 @@ def test_who_comes_back_is_told_from_memory_and_who_lacks_more_is_read_for(house
     run(house, test, Timing(tick=30))
 
 
+def test_a_reading_that_fails_is_not_tried_again_before_the_next_tick(house: House) -> None:
+    asked: list[Ask] = []
+
+    def read(visit: Visit, ask: Ask) -> Reading:
+        asked.append(ask)
+        if len(asked) > 1:
+            raise OperationalError("", {}, Exception("gone"))
+        found = _reading(1)
+        return Reading(found.shape, found.freshness, found.parts, points=(10, 600), covers=500)
+
+    async def test(hub: Hub) -> None:
+        first, second = Viewer(STAFF, None), Viewer(STAFF, None)
+        hub.follow(first, "page", read, Cursor(NOW.timestamp(), 10, 550))
+        await frame(first)
+        hub.follow(second, "page", read, None)  # it lacks what was not read for the first one
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(second.next_frame(), 0.3)
+        assert len(asked) == 2
+
+    run(house, test, Timing(tick=30))
+
+
 def test_who_has_read_the_page_later_than_the_hub_waits_for_the_next_tick(house: House) -> None:
     async def test(hub: Hub) -> None:
         source = Source()

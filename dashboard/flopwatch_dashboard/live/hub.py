@@ -127,13 +127,14 @@ class Hub:
             )
         except NotFound:
             topic.gone = True
+            topic.tell()
         except (SQLAlchemyError, TimeoutError) as error:
             _logger.warning("live figures were not read: %r", error)
         except Exception:
             # Whatever a page's code got wrong, the other topics and the next tick are not at fault.
             _logger.exception("live figures were not read")
-        for seat in topic.seats:
-            seat.news.set()
+        else:
+            topic.tell()
 
     def _read(self, read: Read, ask: Ask, before: Edition | None, principal: Principal) -> Edition:
         """In a thread: the next edition of a topic."""
@@ -149,8 +150,9 @@ class Hub:
             ids = {viewer.session_id for viewer in viewers if viewer.session_id is not None}
             try:
                 found = await asyncio.to_thread(self._principals, ids)
-            except SQLAlchemyError as error:
-                _logger.warning("sessions could not be checked: %r", error)
+            except Exception:
+                # Whatever failed this time, the next check must come.
+                _logger.exception("sessions could not be checked")
                 continue
             for viewer in viewers:
                 if found.get(str(viewer.session_id)) != viewer.principal:

@@ -61,6 +61,11 @@ class Topic:
         newcomers = [seat.cursor for seat in self.seats if seat.waits]
         return Ask(before, newcomers)
 
+    def tell(self) -> None:
+        """Let all who follow look for what is new."""
+        for seat in self.seats:
+            seat.news.set()
+
 
 @dataclass(eq=False)
 class Seat:
