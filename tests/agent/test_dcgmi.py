@@ -239,6 +239,26 @@ def test_garbage_among_the_rows_costs_no_row(bench: Bench, dcgmi: FakeDcgmi) -> 
     assert found.values["sm_active"] == pytest.approx(0.25)
 
 
+def test_a_dcgmi_that_babbles_is_killed_and_logged_once(
+    bench: Bench, dcgmi: FakeDcgmi, caplog: pytest.LogCaptureFixture
+) -> None:
+    dcgmi.mode("babbles")
+    wait_for(lambda: bool(bench.seconds(0, 1) or dcgmi.pids), "dcgmi was started", 20, 0.02)
+    (first,) = dcgmi.pids
+    seconds = count(2)
+
+    def killed() -> bool:
+        second = min(next(seconds), 14)  # it is not silence that kills it
+        bench.seconds(second, second)
+        return not alive(first)
+
+    wait_for(killed, "it is killed", 20, 0.05)
+    wait_for(lambda: not source_of(bench)._lane.busy, "its end is noticed", 20, 0.02)
+    assert "lines that are no rows" in source_of(bench)._trouble
+    records = [record for record in caplog.records if record.name.endswith("dcgmi")]
+    assert len(records) == 1
+
+
 def test_a_dcgmi_that_hangs_is_killed_and_started_again(bench: Bench, dcgmi: FakeDcgmi) -> None:
     dcgmi.mode("hangs")
     wait_for(lambda: bool(bench.seconds(0, 1) or dcgmi.pids), "dcgmi was started", 20, 0.02)

@@ -63,8 +63,8 @@ class FakeDcgmi:
         self._write()
 
     def mode(self, name: str) -> None:
-        """ "" works; "hangs", "dies", "garbage", "compute instances", "no host engine",
-        "no permission"."""
+        """ "" works; "hangs", "dies", "garbage", "babbles", "compute instances",
+        "no host engine", "no permission"."""
         self._told["mode"] = name
         self._write()
 
@@ -112,6 +112,8 @@ def _monitor(state: Path, fields: list[int], wanted: list[str] | None) -> int:
             time.sleep(3600)
         if told["mode"] == "garbage":
             print("GPU 0     0.5\n\x00\xff GPU\nSwitch 0  1  2\nGPU zero  N/A\n" + "9" * 70000)
+        if told["mode"] == "babbles":
+            print("\n".join(f"what is {number}?" for number in range(100 * round_number)))
         if told["mode"] == "compute instances":
             print(_row("GPU-CI 1", {str(field): 1 for field in fields}, fields, False))
         for entity in _entities(told, wanted):

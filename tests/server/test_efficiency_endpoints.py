@@ -13,6 +13,7 @@ from flopwatch_server.app import create_app
 from flopwatch_server.efficiency.schemas import JobDetail, JobMfu, JobPage, Overview, RunSeries
 from flopwatch_server.house import House, get_principal
 from flopwatch_server.scheduler.models import SchedulerSource
+from flopwatch_server.telemetry.models import DeviceEvent, DeviceSource
 from tests.server.world import T0, World, at
 
 NOW = at(3, 20)
@@ -33,6 +34,10 @@ def http(house: House) -> TestClient:
         world.hold(world.run(101, user_name="bo", display_id="90_1"), node, other, 1)
         world.minutes(device, T0, "III", sm_active=0.0)
         world.samples(device, [at(3), at(3, 10)], sm_active=0.0)
+        world.add(DeviceSource(device_id=device.id, valid_from=T0, name="gpm", period_seconds=1.0,
+                               passed_over={}))  # fmt: skip
+        for one, xid in ((device, 79), (other, 31)):
+            world.add(DeviceEvent(device_id=one.id, at=at(1), kind="xid", value=xid, detail=""))
         world.report(run, node, at(1), {"bfloat16": 989.5e12 * 6}, 20.0)
 
     def clock() -> datetime:
@@ -60,6 +65,8 @@ def test_a_job_gives_all_that_is_known_of_it(http: TestClient) -> None:
     assert found.mfu is not None
     assert found.mfu.train_mfu == pytest.approx(0.3)
     assert [device.state_now for device in found.devices] == ["idle"]
+    assert [(use.name, use.gpus) for use in found.quality.sources] == [("gpm", 1)]
+    assert [(event.place, event.value) for event in found.quality.events] == [("g1:0", 79)]
 
 
 def test_a_series_covers_the_whole_run_unless_told_otherwise(http: TestClient) -> None:

@@ -30,6 +30,8 @@ _DISCOVERY_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 60
 _STEADY_SECONDS = 60
 _LONGEST_LINE_BYTES = 65536
+_MOST_BAD_LINES = 1000
+_LOG_PAUSE_SECONDS = 60
 
 _ROW = re.compile(r"\s*([A-Za-z][\w-]*)\s+(\d+)\s+(\S.*)")
 _GPU_ID = re.compile(r"\|\s*(\d+)\s*\|")
@@ -127,12 +129,15 @@ class DmonSource:
         self._wanted: dict[Place, int] = {}
         self._asked: frozenset[Place] = frozenset()
         self._ended_for = ""
+        self._bad_lines = 0
         self._now = 0
         self._started_at = 0
         self._heard_at = 0
         self._next_at = 0
         self._failures = 0
         self._trouble = "not started yet"
+        self._logged_at = -_LOG_PAUSE_SECONDS
+        self._logged = ""
 
     def open(self, found: Found) -> Reader:
         """A reader of one device's rows."""
@@ -160,7 +165,7 @@ class DmonSource:
         if wanted and second >= self._next_at:
             self._started_at = self._heard_at = second
             self._next_at = second + _LONGEST_PAUSE_SECONDS
-            self._asked, self._ended_for = frozenset(wanted), ""
+            self._asked, self._ended_for, self._bad_lines = frozenset(wanted), "", 0
             self._life = self._lane.start(self._live)
         return None
 
@@ -193,8 +198,10 @@ class DmonSource:
         begun = self._heard_at > self._started_at
         if silent > (_SILENT_PERIODS * self._period if begun else _START_SECONDS):
             return f"dcgmi printed nothing for {silent} s"
-        if begun and not wanted <= self._asked:
+        if begun and not wanted <= self._asked | set(self._places.values()):
             return "there are new devices"
+        if self._bad_lines > _MOST_BAD_LINES:
+            return f"dcgmi printed {self._bad_lines} lines that are no rows"
         return ""
 
     def _live(self) -> None:
@@ -246,6 +253,7 @@ class DmonSource:
         try:
             row = parse_row(line, len(ONE_PASS))
         except ValueError as error:
+            self._bad_lines += 1
             self._complain(str(error)[:200])
             return self._trouble
         place = self._places.get((row.kind, row.number)) if row else None
@@ -256,7 +264,8 @@ class DmonSource:
         return ""
 
     def _complain(self, trouble: str) -> None:
-        """Log a complaint once, when it begins."""
-        if trouble != self._trouble:
-            _log.warning("dcgmi: %s", trouble)
+        """Log a complaint once, when it begins, and babble once a minute."""
         self._trouble = trouble
+        if trouble != self._logged and self._now - self._logged_at >= _LOG_PAUSE_SECONDS:
+            _log.warning("dcgmi: %s", trouble)
+            self._logged, self._logged_at = trouble, self._now
