@@ -85,9 +85,7 @@ def _read(house: House) -> dict[str, float]:
     with house.database.session() as session:
         run = find_run(session, _ADMIN, CLUSTER, DAY_JOB, NOW)
         return {
-            "overview_ms": _milliseconds(
-                lambda: overview(session, _ADMIN, CLUSTER, house.peaks, NOW)
-            ),
+            "overview_ms": _milliseconds(lambda: overview(session, _ADMIN, CLUSTER, NOW)),
             "job_24h_ms": _milliseconds(
                 lambda: service.run_series(session, run, _METRICS, NOW - _DAY, NOW, NOW)
             ),

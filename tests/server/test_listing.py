@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from pydantic import ValidationError
 
-from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.engine import Database
 from flopwatch_server.efficiency.listing import job_facets, job_page
@@ -26,7 +25,7 @@ def world(database: Database) -> Iterator[World]:
 def page(world: World, principal: Principal = ADMIN, **query: object) -> JobPage:
     world.count_use(NOW)
     wanted = JobQuery.model_validate(query)
-    return job_page(world.session, principal, wanted, PeakTable.load(), NOW)
+    return job_page(world.session, principal, wanted, NOW)
 
 
 def ids(found: JobPage) -> list[str]:

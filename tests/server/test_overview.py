@@ -6,7 +6,6 @@ from datetime import datetime
 import pytest
 from sqlalchemy import select
 
-from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.engine import Database
 from flopwatch_server.efficiency.overview import overview
@@ -46,12 +45,12 @@ def seen(
     world: World, now: datetime, principal: Principal = ADMIN, window_hours: int = 1
 ) -> Overview:
     world.count_use(now)
-    return overview(world.session, principal, "granite", PeakTable.load(), now, window_hours)
+    return overview(world.session, principal, "granite", now, window_hours)
 
 
 def test_an_unknown_cluster_is_not_found(world: World) -> None:
     with pytest.raises(NotFound):
-        overview(world.session, ADMIN, "basalt", PeakTable.load(), T0)
+        overview(world.session, ADMIN, "basalt", T0)
 
 
 def test_no_gpu_is_called_free_before_a_scheduler_has_told_who_holds_what(untold: World) -> None:

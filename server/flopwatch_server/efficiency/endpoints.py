@@ -43,7 +43,7 @@ def jobs(
     house: HouseDep,
 ) -> JobPage:  # fmt: skip
     """One block of the jobs list."""
-    return listing.job_page(session, principal, query, house.peaks, house.clock())
+    return listing.job_page(session, principal, query, house.clock())
 
 
 @router.get("/jobs/{cluster}/{job_id}")
@@ -111,7 +111,7 @@ def overview(
     window_hours: Annotated[int, Query(ge=1, le=168)] = 24,
 ) -> Overview:  # fmt: skip
     """How well a cluster is being used, now and over the last hours."""
-    return overviews.overview(session, principal, cluster, house.peaks, house.clock(), window_hours)
+    return overviews.overview(session, principal, cluster, house.clock(), window_hours)
 
 
 def _window(

@@ -17,27 +17,24 @@ from flopwatch_server.telemetry.report_repository import newest_reports
 from flopwatch_server.telemetry.repository import AnyRow
 
 
-def job_page(
-    session: Session, principal: Principal, query: JobQuery, peaks: PeakTable, now: datetime
-) -> JobPage:
+def job_page(session: Session, principal: Principal, query: JobQuery, now: datetime) -> JobPage:
     """The rows that a query asks for, of the runs that `principal` may see."""
     ids = listing.matching(principal, query, now)
     total, gpus = listing.totals(session, ids)
-    rows = job_rows(session, principal, ids, query.sort, query.offset, query.limit, peaks, now)
+    rows = job_rows(session, principal, ids, query.sort, query.offset, query.limit, now)
     return JobPage(rows=rows, total=total, gpus=gpus)
 
 
 def job_rows(
     session: Session, principal: Principal, ids: Select[int], sort: str, offset: int, limit: int,
-    peaks: PeakTable, now: datetime,
+    now: datetime,
 ) -> list[JobRow]:  # fmt: skip
-    """One block of these runs in order, each with its figures, its GPUs now and its MFU.
+    """One block of these runs in order, each with its figures and its GPUs now.
 
-    Figures lag behind the minutes by a minute at most; so does the order, of which MFU is a part.
+    Its figures lag behind the minutes by a minute at most, MFU behind the newest reports.
     """
     rows = listing.rows(session, principal, ids, sort, offset, limit, now)
     on_page = [row[0].id for row in rows]
-    mfus = train_mfus(session, on_page, peaks, now)
     states: dict[int, list[str]] = {}
     idle_since: dict[int, datetime] = {}
     for _, run_id, state, since in present.states_of(session, on_page, now):
@@ -45,7 +42,7 @@ def job_rows(
         if since is not None:  # all of its GPUs that are idle now have been so, not only the first
             idle_since[run_id] = max(since, idle_since.get(run_id, since))
     sparks = listing.sparks(session, on_page, now)
-    return [_job_row(row, states.get(row[0].id, []), mfus, idle_since, sparks, now) for row in rows]
+    return [_job_row(row, states.get(row[0].id, []), idle_since, sparks, now) for row in rows]
 
 
 def job_facets(
@@ -72,7 +69,6 @@ def train_mfus(
 def _job_row(
     row: AnyRow,
     states: Iterable[str],
-    mfus: Mapping[int, float | None],
     idle_since: Mapping[int, datetime],
     sparks: Mapping[int, list[float | None]],
     now: datetime,
@@ -87,7 +83,7 @@ def _job_row(
         tensor_active=row.tensor_active,
         dram_active=row.dram_active,
         power_watts=row.power_watts,
-        mfu=mfus.get(run.id),
+        mfu=row.mfu,
         idle_gpu_hours=row.idle_gpu_hours,
         idle_since=idle_since.get(run.id),
         spark=sparks[run.id],

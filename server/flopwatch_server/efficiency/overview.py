@@ -4,17 +4,14 @@ Now is the newest complete minute. The history is what has been counted of it (`
 and ends with the last 10 minutes that have been.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import fmean
 
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
-from flopwatch.gpus import PeakTable
 from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency.listing import job_rows
@@ -34,34 +31,11 @@ from flopwatch_server.telemetry.repository import AnyRow
 SILENT_AFTER = timedelta(seconds=3 * SAMPLE_PERIOD_SECONDS)
 
 _ATTENTION_ROWS = 10
-_OUT_OF_SERVICE = re.compile("DOWN|DRAIN|FAIL")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGpus:
-    """GPUs of one node now. `total` is what the agent sees or the scheduler says, if that is more.
-
-    `down` are those that nobody holds on a node which the scheduler gives to nobody.
-    """
-
-    node: AnyRow
-    total: int
-    allocated: int
-
-    @property
-    def down(self) -> int:
-        is_down = bool(_OUT_OF_SERVICE.search(self.node.scheduler_state or ""))
-        return self.total - self.allocated if is_down else 0
-
-    @property
-    def free(self) -> int:
-        return self.total - self.allocated - self.down
 
 
 def overview(
-    session: Session, principal: Principal, cluster: str, peaks: PeakTable, now: datetime,
-    window_hours: int = 24,
-) -> Overview:  # fmt: skip
+    session: Session, principal: Principal, cluster: str, now: datetime, window_hours: int = 24
+) -> Overview:
     """A cluster as a whole: figures of all jobs, and rows of those that `principal` may see.
 
     Raises NotFound for a name that is no cluster.
@@ -70,13 +44,14 @@ def overview(
     if found is None:
         raise NotFound(f"no cluster {cluster}")
     held = repository.gpus_held(session, found.id, now)
-    nodes = _nodes(repository.nodes(session, found.id), held)
+    heard = now - SILENT_AFTER
+    nodes = repository.nodes(session, found.id, now, heard)
     runs = repository.live_runs(session, found.id)
     mfus = [mfu for _, _, runs_now, mfu in runs if runs_now and mfu is not None]
     running_jobs = sum(runs_now for _, _, runs_now, _ in runs)
     usage = Usage.read(session, found.id, timedelta(hours=window_hours), now)
     power = repository.power(session, found.id, now)
-    gpus = sum(node.total for node in nodes)
+    gpus = sum(node.gpus for node in nodes)
     sources = repository.sources(session, found.id)
     told = any(source.last_success_at is not None for source in sources)
     in_need = {row.run_id for row in held if row.state in ("idle", "low")}
@@ -101,15 +76,14 @@ def overview(
         history_power_watts=usage.history_power_watts(),
         attention=job_rows(
             session, principal, repository.seen(in_need, principal),
-            "-idle_gpu_hours", 0, _ATTENTION_ROWS, peaks, now,
+            "-idle_gpu_hours", 0, _ATTENTION_ROWS, now,
         ),
         accounts=usage.accounts(),
         partitions=_partitions(nodes, held, runs),
-        agents_reporting=sum(_is_reporting(node.node, now) for node in nodes),
+        agents_reporting=sum(node.heard for node in nodes),
         agents_silent=[
-            SilentNode(node=node.node.name, since=node.node.last_batch_at)
-            for node in nodes
-            if node.node.last_batch_at is not None and not _is_reporting(node.node, now)
+            SilentNode(node=name, since=since)
+            for name, since in repository.silent_nodes(session, found.id, heard)
         ],
         sources=[
             SourceStatus(
@@ -128,31 +102,13 @@ def _counts(held: Iterable[AnyRow]) -> GpuCounts:
     return GpuCounts(**counts)
 
 
-def _nodes(rows: Iterable[AnyRow], held: Iterable[AnyRow]) -> list[NodeGpus]:
-    allocated: Counter[int] = Counter()
-    for row in held:
-        allocated[row.node_id] += row.gpus
-    return [
-        NodeGpus(
-            node=node,
-            total=max(node.placed, node.gpu_count or 0, allocated[node.id]),
-            allocated=allocated[node.id],
-        )
-        for node in rows
-    ]
-
-
-def _is_reporting(node: AnyRow, now: datetime) -> bool:
-    return node.last_batch_at is not None and now - node.last_batch_at <= SILENT_AFTER
-
-
 def _partitions(
-    nodes: Sequence[NodeGpus],
+    nodes: Sequence[AnyRow],
     held: Sequence[AnyRow],
     runs: Sequence[Row[int, str, bool, float | None]],
 ) -> list[PartitionNow]:
     """One row a partition. A job that waits for several ("a,b") is queued in each."""
-    told = {name for node in nodes for name in node.node.partitions}
+    told = {name for node in nodes for name in node.partitions}
     queued = Counter(
         name for _, partition, runs_now, _ in runs if not runs_now for name in partition.split(",")
     )
@@ -161,13 +117,13 @@ def _partitions(
 
 
 def _partition(
-    name: str, nodes: Sequence[NodeGpus], held: Sequence[AnyRow], queued: int, is_told: bool
+    name: str, nodes: Sequence[AnyRow], held: Sequence[AnyRow], queued: int, is_told: bool
 ) -> PartitionNow:
-    inside = [node for node in nodes if name in node.node.partitions]
+    inside = [node for node in nodes if name in node.partitions]
     mine = [row for row in held if row.partition == name]
     return PartitionNow(
         partition=name,
-        gpus=sum(node.total for node in inside) if is_told else None,
+        gpus=sum(node.gpus for node in inside) if is_told else None,
         allocated=sum(row.gpus for row in mine),
         idle=sum(row.gpus for row in mine if row.state == "idle"),
         free=sum(node.free for node in inside) if is_told else None,

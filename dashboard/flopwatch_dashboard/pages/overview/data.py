@@ -33,9 +33,7 @@ def window_of(place: Place) -> str:
 
 def read(visit: Visit, cluster: str, window: str) -> OverviewData:
     """The overview of one cluster over a window."""
-    found = overview.overview(
-        visit.session, visit.principal, cluster, visit.peaks, visit.now, WINDOWS[window]
-    )
+    found = overview.overview(visit.session, visit.principal, cluster, visit.now, WINDOWS[window])
     return OverviewData(found, visit.now, window, visit.settings.sign_in)
 
 

@@ -41,6 +41,7 @@ from flopwatch_server.telemetry.repository import (
 
 SPARK_STEP_SECONDS = 120
 SPARK_POINTS = 30
+_FIGURES = ("idle_gpu_hours", *MEAN_COLUMNS, "mfu")
 _SORTS: dict[str, ColumnElement[Any]] = {
     "job_id": Run.raw_job_id.expression,
     "name": func.lower(Run.name),
@@ -52,9 +53,7 @@ _SORTS: dict[str, ColumnElement[Any]] = {
     "started_at": Run.started_at.expression,
     "ended_at": func.coalesce(Run.ended_at, Run.vanished_at),
     "gpus": Run.gpu_count.expression,
-    "idle_gpu_hours": run_figures.c.idle_gpu_hours,
-    "mfu": run_figures.c.mfu,
-    **{metric: run_figures.c[metric] for metric in MEAN_COLUMNS},
+    **{name: run_figures.c[name] for name in _FIGURES},
 }
 
 
@@ -88,8 +87,8 @@ def matching(principal: Principal, query: JobQuery, now: datetime) -> Select[int
 def totals(session: Session, ids: Select[int]) -> tuple[int, int]:
     """How many runs these are, and how many GPUs they have together."""
     row = session.execute(
-        select(func.count(), cast(func.coalesce(func.sum(Run.gpu_count), 0), BigInteger)).where(
-            Run.id.in_(ids)
+        ids.with_only_columns(
+            func.count(), cast(func.coalesce(func.sum(Run.gpu_count), 0), BigInteger)
         )
     ).one()
     return row[0], row[1]
@@ -104,8 +103,7 @@ def facets(session: Session, ids: Select[int]) -> list[AnyRow]:
     count = func.count()
     return list(
         session.execute(
-            select(*fields, count)
-            .where(Run.id.in_(ids))
+            ids.with_only_columns(*fields, count)
             .group_by(func.grouping_sets(*(tuple_(field) for field in fields)))
             .order_by(count.desc(), *fields)
         ).all()
@@ -119,14 +117,10 @@ def rows(
     """One block of these runs in order: a row of `visible_runs`, then its figures by name."""
     name, descending = sort.removeprefix("-"), sort.startswith("-")
     key = _elapsed(now) if name == "elapsed" else _SORTS[name]
-    order = _order(key, descending)
     ranked = (
-        select(*(column for column in run_figures.c if column.name != "run_id"), Run.id)
-        .select_from(Run)
-        .outerjoin(run_figures, run_figures.c.run_id == Run.id)
-        .where(Run.id.in_(ids))
-        .add_columns(func.row_number().over(order_by=order).label("position"))
-        .order_by(*order)
+        ids.outerjoin(run_figures, run_figures.c.run_id == Run.id)
+        .add_columns(key.label("key"), *(run_figures.c[name] for name in _FIGURES))
+        .order_by(*_order(key, descending))
         .offset(offset)
         .limit(limit)
         .cte("ranked")
@@ -135,8 +129,8 @@ def rows(
         session.execute(
             visible_runs(principal)
             .join(ranked, ranked.c.id == Run.id)
-            .add_columns(*(column for column in ranked.c if column.key != "id"))
-            .order_by(ranked.c.position)
+            .add_columns(*(ranked.c[name] for name in _FIGURES))
+            .order_by(*_order(ranked.c.key, descending))
         ).all()
     )
 

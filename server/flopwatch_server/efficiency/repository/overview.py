@@ -2,30 +2,41 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    ColumnElement,
     Float,
     Row,
     Select,
     any_,
+    bindparam,
     case,
     cast,
+    false,
     func,
     literal,
     select,
     true,
+    type_coerce,
 )
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import run_figures
-from flopwatch_server.efficiency.repository.figures import newest_minute
-from flopwatch_server.efficiency.repository.present import newest_minutes, state_now
+from flopwatch_server.efficiency.repository.present import (
+    is_open,
+    moment,
+    newest_minutes,
+    state_now,
+)
 from flopwatch_server.fleet.models import Cluster, Device, Node, Placement
-from flopwatch_server.jobs.models import Run
+from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.models import SchedulerSource
 from flopwatch_server.scheduler.records import PENDING_STATES, RUNNING_STATES
 from flopwatch_server.telemetry.models import device_minutes, samples
@@ -33,51 +44,95 @@ from flopwatch_server.telemetry.repository import AnyRow, instant
 
 _minute = device_minutes.c
 _NODES_ASKED = 10
+_OUT_OF_SERVICE = "DOWN|DRAIN|FAIL"
 
 
 def cluster_by_name(session: Session, name: str) -> Cluster | None:
     return session.scalars(select(Cluster).where(Cluster.name == name)).first()
 
 
-def nodes(session: Session, cluster_id: int) -> Sequence[AnyRow]:
-    """The nodes of a cluster by name, each with how many devices sit in it now as `placed`."""
+def nodes(session: Session, cluster_id: int, now: datetime, heard: datetime) -> Sequence[AnyRow]:
+    """Nodes of a cluster together that are in the same partitions.
+
+    Gives (partitions, GPUs that are there, free, and down, nodes that were `heard` since). A node
+    has as many GPUs as its agent sees, its scheduler says or its jobs hold, whichever is most.
+    Those that nobody holds are down if the scheduler gives the node to nobody, else free.
+    """
+    return session.execute(_nodes(), moment(now) | {"cluster_id": cluster_id, "heard": heard}).all()
+
+
+@cache
+def _nodes() -> Select[Any]:
     placed = (
-        select(Placement.node_id, func.count().label("placed"))
+        select(Placement.node_id, func.count().label("gpus"))
         .where(Placement.valid_to.is_(None))
         .group_by(Placement.node_id)
         .cte("placed")
     )
-    return session.execute(
+    gpu = _gpu(Allocation)
+    once = select(*gpu).distinct().where(is_open()).cte("once")
+    held = select(once.c.node_id, func.count().label("gpus")).group_by(once.c.node_id).cte("held")
+    taken = func.coalesce(held.c.gpus, 0)
+    total = func.greatest(placed.c.gpus, Node.gpu_count, taken, type_=BigInteger)
+    is_down = func.coalesce(Node.scheduler_state.regexp_match(_OUT_OF_SERVICE), false())
+    one = (
         select(
-            Node.id, Node.name, Node.gpu_count, Node.partitions, Node.scheduler_state,
-            Node.last_batch_at, func.coalesce(placed.c.placed, 0).label("placed"),
+            Node.partitions, total.label("gpus"), (total - taken).label("not_held"),
+            is_down.label("is_down"), (Node.last_batch_at >= bindparam("heard")).label("is_heard"),
         )
         .outerjoin(placed, placed.c.node_id == Node.id)
-        .where(Node.cluster_id == cluster_id)
+        .outerjoin(held, held.c.node_id == Node.id)
+        .where(Node.cluster_id == bindparam("cluster_id"))
+        .cte("one")
+    )  # fmt: skip
+    not_held = func.sum(one.c.not_held)
+    return select(
+        one.c.partitions,
+        cast(func.sum(one.c.gpus), BigInteger).label("gpus"),
+        cast(func.coalesce(not_held.filter(~one.c.is_down), 0), BigInteger).label("free"),
+        cast(func.coalesce(not_held.filter(one.c.is_down), 0), BigInteger).label("down"),
+        func.count().filter(one.c.is_heard).label("heard"),
+    ).group_by(one.c.partitions)
+
+
+def silent_nodes(
+    session: Session, cluster_id: int, heard: datetime
+) -> Sequence[Row[str, datetime]]:
+    """Nodes of a cluster, by name, whose agents have reported, but before `heard`: (name, when)."""
+    return session.execute(
+        select(Node.name, type_coerce(Node.last_batch_at, UtcDateTime))
+        .where(Node.cluster_id == cluster_id, Node.last_batch_at < instant(heard))
         .order_by(Node.name)
-    ).all()  # fmt: skip
+    ).all()
 
 
 def gpus_held(session: Session, cluster_id: int, now: datetime) -> Sequence[AnyRow]:
-    """GPUs of a cluster that are held now, by holder, node and state: (..., partition, gpus).
+    """GPUs of a cluster that are held now, by holder and state.
 
-    A card that several jobs share is held once, by one of them. `tensor` and `tensor_gpus` are sum
-    and number of what those that are not shared tell of their tensor activity.
+    Gives (run id, partition, state, GPUs, and sum and number of what those that are not shared tell
+    of their tensor activity). A card that several jobs share is held once, by one of them.
     """
-    present = state_now(now, Run.cluster_id == cluster_id)
-    holder = case((present.c.gres_ordinal.is_(None), present.c.id))
-    gpu = (present.c.node_id, present.c.gres_ordinal, holder)
+    return session.execute(_gpus_held(), moment(now) | {"cluster_id": cluster_id}).all()
+
+
+@cache
+def _gpus_held() -> Select[Any]:
+    present = state_now(Run.cluster_id == bindparam("cluster_id"))
+    gpu = _gpu(present.c)
     once = select(present).ext(distinct_on(*gpu)).order_by(*gpu, present.c.id).cte("once")
     tensor = case((~once.c.shared, once.c.tensor_active))
-    by = (once.c.run_id, once.c.node_id, once.c.partition, once.c.state)
-    return session.execute(
-        select(
-            *by,
-            func.count().label("gpus"),
-            func.sum(cast(tensor, Float)).label("tensor"),
-            func.count(tensor).label("tensor_gpus"),
-        ).group_by(*by)
-    ).all()
+    by = (once.c.run_id, once.c.partition, once.c.state)
+    return select(
+        *by,
+        func.count().label("gpus"),
+        func.sum(cast(tensor, Float)).label("tensor"),
+        func.count(tensor).label("tensor_gpus"),
+    ).group_by(*by)
+
+
+def _gpu(held: Any) -> tuple[ColumnElement[Any], ...]:
+    """What tells one GPU from another: one of unknown ordinal is told apart by its holder."""
+    return held.node_id, held.gres_ordinal, case((held.gres_ordinal.is_(None), held.id))
 
 
 def live_runs(session: Session, cluster_id: int) -> Sequence[Row[int, str, bool, float | None]]:
@@ -97,24 +152,29 @@ def power(session: Session, cluster_id: int, now: datetime) -> AnyRow:
 
     The limit is None if that of one of them is not known.
     """
+    return session.execute(_power(), moment(now) | {"cluster_id": cluster_id}).one()
+
+
+@cache
+def _power() -> Select[Any]:
     placed = (
         select(Placement.device_id, Device.power_limit_watts.label("limit"))
         .join(Device, Device.id == Placement.device_id)
         .join(Node, Node.id == Placement.node_id)
-        .where(Node.cluster_id == cluster_id, Placement.valid_to.is_(None))
+        .where(Node.cluster_id == bindparam("cluster_id"), Placement.valid_to.is_(None))
         .cte("placed")
     )
-    newest = newest_minutes(placed, newest_minute(now))
+    newest = newest_minutes(placed)
     watts = cast(newest.c.power_watts, Float)
     all_known = func.count(placed.c.limit) == func.count()
-    return session.execute(
+    return (
         select(
             func.sum(watts).label("watts"),
             case((all_known, func.sum(placed.c.limit))).label("limit_watts"),
         )
         .join(newest, newest.c.device_id == placed.c.device_id)
         .where(watts.is_not(None))
-    ).one()
+    )
 
 
 def seen(ids: Collection[int], principal: Principal) -> Select[int]:

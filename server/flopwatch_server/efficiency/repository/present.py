@@ -2,14 +2,20 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
+    BigInteger,
     ColumnElement,
     FromClause,
     Row,
     ScalarSelect,
+    Select,
     and_,
+    any_,
+    bindparam,
     case,
     func,
     literal_column,
@@ -29,7 +35,7 @@ from flopwatch_server.fleet.models import Cluster, Device, Node
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.records import WORKING_STATES
 from flopwatch_server.telemetry.models import STATES, device_minutes
-from flopwatch_server.telemetry.repository import AnyRow, epoch_seconds, instant, interval
+from flopwatch_server.telemetry.repository import AnyRow, epoch_seconds, interval
 
 LOOK_BACK = timedelta(minutes=3)
 """How long a minute that has not come yet may be missing before the state now is unknown."""
@@ -38,15 +44,25 @@ SINCE_LOOK_BACK = timedelta(days=7)
 _HOUR = timedelta(hours=1)
 
 
-def is_open(now: datetime, table: type[Allocation] = Allocation) -> ColumnElement[bool]:
-    """Whether an allocation holds its GPU at `now`."""
-    return and_(
-        table.valid_from <= instant(now),
-        or_(table.valid_to.is_(None), table.valid_to > instant(now)),
-    )
+# Statements about now are built once, and know the time as parameters: building them costs more
+# than running them.
+_now = bindparam("now", type_=UtcDateTime)
+_newest = bindparam("newest", type_=UtcDateTime)
+_late_from = bindparam("late_from", type_=UtcDateTime)
 
 
-def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
+def moment(now: datetime) -> dict[str, datetime]:
+    """The parameters of every statement here that asks for what is `now`."""
+    newest = newest_minute(now)
+    return {"now": now, "newest": newest, "late_from": newest - LOOK_BACK}
+
+
+def is_open(table: type[Allocation] = Allocation) -> ColumnElement[bool]:
+    """Whether an allocation holds its GPU now."""
+    return and_(table.valid_from <= _now, or_(table.valid_to.is_(None), table.valid_to > _now))
+
+
+def state_now(*conditions: ColumnElement[bool]) -> CTE:
     """Open allocations of runs that meet `conditions`, each with its state in the newest minute.
 
     That is the newest complete minute which has been stored, at most `LOOK_BACK` older than the
@@ -61,10 +77,10 @@ def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
             Run.partition, Run.state.in_(WORKING_STATES).label("working"),
         )
         .join(Run, Run.id == Allocation.run_id)
-        .where(is_open(now), *conditions)
+        .where(is_open(), *conditions)
         .cte("holding")
     )  # fmt: skip
-    others, newest = _others(holding, now), newest_minutes(holding, newest_minute(now))
+    others, newest = _others(holding), newest_minutes(holding)
     alone_from = func.greatest(holding.c.valid_from, others.c.gone_at, type_=UtcDateTime)
     words = {position: state for position, state in enumerate(STATES)}
     is_known = and_(
@@ -90,10 +106,10 @@ def state_now(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
     )  # fmt: skip
 
 
-def _others(holding: CTE, now: datetime) -> CTE:
+def _others(holding: CTE) -> CTE:
     """Other holders of a GPU lately: (id of `holding`, whether one is here, when the last left)."""
     other = aliased(Allocation)
-    here = is_open(now, other)
+    here = is_open(other)
     return (
         select(
             holding.c.id,
@@ -102,21 +118,18 @@ def _others(holding: CTE, now: datetime) -> CTE:
         )
         .join(other, and_(other.device_id == holding.c.device_id, other.id != holding.c.id))
         .where(
-            other.valid_from <= instant(now),
-            or_(
-                other.valid_to.is_(None),
-                other.valid_to > instant(newest_minute(now) - LOOK_BACK),
-            ),
+            other.valid_from <= _now,
+            or_(other.valid_to.is_(None), other.valid_to > _late_from),
         )
         .group_by(holding.c.id)
         .cte("others")
     )
 
 
-def newest_minutes(devices: FromClause, newest: datetime) -> CTE:
-    """The newest stored minute of each of these devices, at most `LOOK_BACK` before `newest`.
+def newest_minutes(devices: FromClause) -> CTE:
+    """The newest stored minute of each of these devices, at most `LOOK_BACK` before the newest.
 
-    Nearly all have `newest` itself, which is read at one go; the few that lack it are looked up.
+    Nearly all have the newest itself, which is read at one go; the few that lack it are looked up.
     """
     known = select(devices.c.device_id).where(devices.c.device_id.is_not(None))
     wanted = known.distinct().cte("wanted")
@@ -126,8 +139,8 @@ def newest_minutes(devices: FromClause, newest: datetime) -> CTE:
         .where(
             now.c.device_id.is_(None),
             row.c.device_id == wanted.c.device_id,
-            row.c.minute >= instant(newest - LOOK_BACK),
-            row.c.minute < instant(newest),
+            row.c.minute >= _late_from,
+            row.c.minute < _newest,
         )
         .order_by(row.c.minute.desc())
         .limit(1)
@@ -140,9 +153,7 @@ def newest_minutes(devices: FromClause, newest: datetime) -> CTE:
             wanted.c.device_id,
             *(func.coalesce(now.c[name], late.c[name]).label(name) for name in of_both),
         )
-        .outerjoin(
-            now, and_(now.c.device_id == wanted.c.device_id, now.c.minute == instant(newest))
-        )
+        .outerjoin(now, and_(now.c.device_id == wanted.c.device_id, now.c.minute == _newest))
         .outerjoin(late, true())
         .cte("newest")
     )
@@ -151,10 +162,8 @@ def newest_minutes(devices: FromClause, newest: datetime) -> CTE:
 def unbroken(present: CTE, which: ColumnElement[bool]) -> LateralFromClause:
     """A lateral (since): when the unbroken run of minutes in the state now began, 7 days at most.
 
-    Only for those of `present` that meet `which`.
-
-    A missing minute breaks the run, as another state does. Hours that were wholly in this state
-    need no look at their minutes.
+    Only for those of `present` that meet `which`. A missing minute breaks the run, as another state
+    does. Hours that were wholly in this state need no look at their minutes.
     """
     earlier, row = device_minutes.alias("earlier"), device_minutes.alias("row")
     oldest = func.greatest(
@@ -265,7 +274,7 @@ def open_allocations(
     session: Session, principal: Principal, cluster: str | None, state: str | None, now: datetime
 ) -> Sequence[AnyRow]:
     """GPUs held now by runs that `principal` may see, with state and since, longest first."""
-    present = state_now(now, may_see(principal, Run.user_name, Run.account))
+    present = state_now(may_see(principal, Run.user_name, Run.account))
     lasting = unbroken(present, present.c.state != "shared")
     query = (
         select(
@@ -283,17 +292,20 @@ def open_allocations(
         query = query.where(Cluster.name == cluster)
     if state is not None:
         query = query.where(present.c.state == state)
-    return session.execute(query).all()
+    return session.execute(query, moment(now)).all()
 
 
 def states_of(
     session: Session, run_ids: Collection[int], now: datetime
 ) -> Sequence[Row[int, int, str, datetime | None]]:
     """Open allocations of these runs: (id, run id, state, since when it is idle if it is)."""
-    present = state_now(now, Run.id.in_(run_ids))
+    return session.execute(_states_of(), moment(now) | {"run_ids": list(run_ids)}).all()
+
+
+@cache
+def _states_of() -> Select[int, int, str, datetime | None]:
+    present = state_now(Run.id == any_(bindparam("run_ids", type_=ARRAY(BigInteger))))
     lasting = unbroken(present, present.c.state == "idle")
-    return session.execute(
-        select(present.c.id, present.c.run_id, present.c.state, lasting.c.since).outerjoin(
-            lasting, true()
-        )
-    ).all()
+    return select(present.c.id, present.c.run_id, present.c.state, lasting.c.since).outerjoin(
+        lasting, true()
+    )
