@@ -34,7 +34,8 @@ _MOST_PERIODS_WITHOUT_PAGE = 5
 _LONGEST_PAUSE_SECONDS = 60
 _GAPS_REMEMBERED = 5
 
-_LINE = re.compile(r"([A-Za-z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
+_NAME = re.compile(r"[A-Za-z_:][\w:]*")
+_REST = re.compile(r"\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
 _LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 _UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
 # A row with one of these speaks of a part of a GPU, or of no GPU at all.
@@ -60,28 +61,35 @@ def open_exporter(settings: Settings) -> Source | None:
 def parse_page(text: str) -> Table:
     """Read an exposition page line by line: a line that is broken costs that line."""
     table = Table()
+    places: dict[str, Place | None] = {}  # by labels: every metric of a GPU has the same
     for line in text.split("\n"):
-        if line.strip() and not line.lstrip().startswith("#"):
-            _read_line(line, table)
+        if not line or line.isspace() or line.lstrip().startswith("#"):
+            continue
+        try:
+            _read_line(line.strip(), table, places)
+        except ValueError:
+            table.refuse(line)
     return table
 
 
-def _read_line(line: str, table: Table) -> None:
-    match = _LINE.fullmatch(line.strip())
-    if match is None:
-        table.refuse(line)
-        return
-    name, labels, value = match.groups()
-    number = field_of(name)
+def _read_line(line: str, table: Table, places: dict[str, Place | None]) -> None:
+    """Take in one row, if it is of a field that is kept. Raises ValueError for a broken one."""
+    name = _NAME.match(line)
+    if name is None:
+        raise ValueError("no name")
+    number = field_of(name[0])
     if number is None:
         return
-    try:
-        place = _place(_labels(labels or ""))
-        if place is not None:
-            table.add(place, number, value)
-            table.fingerprint = hash((table.fingerprint, value))
-    except ValueError:
-        table.refuse(line)
+    match = _REST.fullmatch(line, name.end())
+    if match is None:
+        raise ValueError("no row")
+    labels, value = match.groups()
+    if labels not in places:
+        places[labels] = _place(_labels(labels or ""))
+    place = places[labels]
+    if place is not None:
+        table.add(place, number, value)
+        table.fingerprint = hash((table.fingerprint, value))
 
 
 def _labels(text: str) -> dict[str, str]:
