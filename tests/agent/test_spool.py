@@ -81,6 +81,7 @@ def test_batches_outlive_the_agent_and_keep_their_order(tmp_path: Path) -> None:
     first.close()
     again = Spool(tmp_path)
     put(again, 40, filler=40)
+    assert len(again.oldest(10)) == 3
     newest = again.newest()
     assert newest is not None
     assert gzip.decompress(again.read(newest) or b"") == batch(filler=40)
