@@ -43,8 +43,8 @@ def joined(bodies: Sequence[bytes]) -> tuple[int, bytes]:
         return 1, bodies[0]
     whole = headers[0]
     for header in headers[1:]:
-        for name in _LISTS:
-            whole[name] += header[name]
+        for name in _LISTS:  # an agent of an older version may have left some out
+            whole.setdefault(name, []).extend(header.get(name, []))
         for name in ("device", "time"):
             whole["samples"][name] += header["samples"][name]
     packed = json.dumps(whole, separators=(",", ":")).encode() + b"\n" + b"".join(blocks)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flopwatch.wire import Gap, split_batch
+from flopwatch_agent.backfill import joined
 from flopwatch_agent.shipper import Shipper
 from flopwatch_agent.spool import Spool, SpooledBatch
 from flopwatch_agent.transport import Connection, TokenError, read_token
@@ -171,6 +172,16 @@ def test_back_fill_of_one_epoch_goes_out_together(
     assert [gap["end"] for gap in header["gaps"]] == list(range(10, 310, 10))
     assert array("f", bytes(block)).tolist() == [float(end) for end in range(10, 310, 10)]
     assert spool.oldest() == []
+
+
+def test_batches_that_an_older_agent_left_are_joined_as_well() -> None:
+    head, block = split_batch(batch(rows=[(0, 10)]))
+    known = json.loads(head)
+    del known["local_runs"]
+    older = gzip.compress(json.dumps(known).encode() + b"\n" + bytes(block))
+    count, whole = joined([older, older])
+    assert count == 2
+    assert _times(gzip.decompress(whole)) == [10, 10]
 
 
 def test_large_batches_are_not_joined_into_one_that_is_too_large(

@@ -48,7 +48,7 @@ _LAUNCHER = re.compile(
 )
 _STARTING_POINT = re.compile(
     r"systemd|init|\(sd-pam\)|supervisord|runit|runsv|s6-.*|cron|crond|atd|anacron|"
-    r"sshd|login|su|sudo|mosh-server|dropbear|tmux|screen|SCREEN|zellij|byobu|"
+    r"sshd(-session)?|login|su|sudo|mosh-server|dropbear|tmux|screen|SCREEN|zellij|byobu|"
     r"gnome-terminal.*|konsole|xterm|xfce4-terminal|mate-terminal|terminator|tilix|kitty|alacritty|"
     r"wezterm.*|foot|ptyxis.*|gnome-shell|plasmashell|"
     r"containerd-shim.*|conmon|dockerd|podman|tini|dumb-init|docker-init|catatonit|"
