@@ -16,7 +16,7 @@ import uvicorn
 from flopwatch.gpus import PeakTable, PeakTableError
 from flopwatch_dashboard.app import create
 from flopwatch_dashboard.local import LocalHouse
-from flopwatch_server.access.sessions import has_account
+from flopwatch_server.access.repository import has_account
 from flopwatch_server.database.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.opening import UnusableDatabaseError, opened

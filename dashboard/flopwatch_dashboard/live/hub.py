@@ -20,7 +20,8 @@ from flopwatch_dashboard.live.topic import Edition, Read, Seat, Topic
 from flopwatch_dashboard.live.viewer import Viewer
 from flopwatch_dashboard.services import read_as
 from flopwatch_server.access import sessions
-from flopwatch_server.access.principal import Principal, same_sight
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.visibility import same_sight
 from flopwatch_server.house import House, NotFound
 
 MOST_SOCKETS = 2000

@@ -4,8 +4,9 @@ import asyncio
 import math
 import time
 
-from flopwatch_server.access import tokens
-from flopwatch_server.access.tokens import MachineIdentity, Standing
+from flopwatch_server.access import repository, tokens
+from flopwatch_server.access.repository import Standing
+from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.clock import Clock
 from flopwatch_server.database.engine import Database
 
@@ -67,14 +68,14 @@ class KnownTokens:
     def _read_standing(self, used: set[int]) -> Standing:
         with self._database.session() as session:
             if used:
-                tokens.touch(session, used, self._clock())
-            return tokens.standing(session)
+                repository.touch_tokens(session, used, self._clock())
+            return repository.token_standing(session)
 
     def _look_up(self, value: str) -> MachineIdentity | None:
         with self._database.session() as session:
             identity = tokens.identify(session, value)
             if identity is not None:
-                tokens.touch(session, {identity.token_id}, self._clock())
+                repository.touch_tokens(session, {identity.token_id}, self._clock())
             return identity
 
     def _remember(self, value: str, identity: MachineIdentity | None) -> None:

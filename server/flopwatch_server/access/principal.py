@@ -1,12 +1,9 @@
-"""Who asks, and the one predicate that decides which runs they may see."""
+"""Who asks."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from sqlalchemy import ColumnElement, SQLColumnExpression, false, or_, true
+from typing import Literal
 
 Role = Literal["admin", "support", "manager", "researcher"]
-STAFF: frozenset[Role] = frozenset({"admin", "support"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,25 +13,3 @@ class Principal:
     name: str
     role: Role
     accounts: frozenset[str] = field(default_factory=frozenset)
-
-
-def may_see(
-    principal: Principal, user_name: SQLColumnExpression[Any], account: SQLColumnExpression[Any]
-) -> ColumnElement[bool]:
-    """SQL that is true for a run which `principal` may see, given the run's columns.
-
-    Staff see all runs, a researcher their own, a manager also those of the accounts they
-    coordinate. Repositories apply it to API, pages, exports and sockets alike; what may not be
-    seen does not exist.
-    """
-    if principal.role in STAFF:
-        return true()
-    own = user_name == principal.name
-    if principal.role == "manager" and principal.accounts:
-        return or_(own, account.in_(principal.accounts))
-    return own if principal.name else false()
-
-
-def same_sight(principal: Principal) -> Principal:
-    """One principal for all who see the same runs: what is read for it is read for all of them."""
-    return Principal("", "admin") if principal.role in STAFF else principal

@@ -3,12 +3,12 @@
 import hashlib
 import hmac
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
+from flopwatch_server.access import repository
 from flopwatch_server.access.models import BrowserSession, LocalAccount
 from flopwatch_server.access.principal import Principal
 
@@ -28,12 +28,7 @@ def set_password(session: Session, name: str, password: str, now: datetime) -> N
     session.merge(
         LocalAccount(name=name, password_hash=_hash(password, salt), salt=salt, created_at=now)
     )
-    session.execute(delete(BrowserSession).where(BrowserSession.name == name))
-
-
-def has_account(session: Session) -> bool:
-    """Whether anybody can sign in."""
-    return session.scalar(select(LocalAccount.name).limit(1)) is not None
+    repository.end_sessions_of(session, name)
 
 
 def sign_in(session: Session, name: str, password: str, now: datetime) -> str | None:
@@ -53,14 +48,15 @@ def sign_in(session: Session, name: str, password: str, now: datetime) -> str | 
 
 def sign_out(session: Session, session_id: str) -> None:
     """End a session."""
-    session.execute(delete(BrowserSession).where(BrowserSession.id_hash == _digest(session_id)))
+    repository.end_session(session, _digest(session_id))
 
 
 def principal_of(session: Session, session_id: str, now: datetime) -> Principal | None:
     """Whose session this is; None if it has ended, idled for 8 h or begun 24 h ago."""
-    found = session.scalar(_alive(now).where(BrowserSession.id_hash == _digest(session_id)))
-    if found is None:
+    alive = _alive(session, [_digest(session_id)], now)
+    if not alive:
         return None
+    [found] = alive
     if now - found.last_used_at > timedelta(minutes=1):
         found.last_used_at = now
     return _principal(found)
@@ -71,14 +67,11 @@ def principals_of(
 ) -> dict[str, Principal]:
     """Whose sessions these are, without those that have ended. To look is no use of a session."""
     ids = {_digest(session_id): session_id for session_id in session_ids}
-    alive = session.scalars(_alive(now).where(BrowserSession.id_hash.in_(ids)))
-    return {ids[found.id_hash]: _principal(found) for found in alive}
+    return {ids[found.id_hash]: _principal(found) for found in _alive(session, ids, now)}
 
 
-def _alive(now: datetime) -> Select[BrowserSession]:
-    return select(BrowserSession).where(
-        BrowserSession.created_at > now - ABSOLUTE, BrowserSession.last_used_at > now - IDLE
-    )
+def _alive(session: Session, hashes: Collection[bytes], now: datetime) -> Sequence[BrowserSession]:
+    return repository.sessions(session, hashes, now - ABSOLUTE, now - IDLE)
 
 
 def _principal(found: BrowserSession) -> Principal:

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from flopwatch_server.access import repository
 from flopwatch_server.access.models import Token
 
 Kind = Literal["node", "feed"]
@@ -27,16 +27,6 @@ class MachineIdentity:
     node: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What all tokens are at one time, in three figures: how many hold, which is the newest, and
-    when one was last revoked."""
-
-    valid: int
-    newest_id: int | None
-    revoked_at: datetime | None
-
-
 def create(session: Session, kind: Kind, cluster_id: int, node: str | None, now: datetime) -> str:
     """Make a token and return its value: the only time that it can be seen."""
     value = _PREFIXES[kind] + secrets.token_urlsafe(32)
@@ -49,25 +39,10 @@ def create(session: Session, kind: Kind, cluster_id: int, node: str | None, now:
 
 def identify(session: Session, value: str) -> MachineIdentity | None:
     """Whose token this is; None for an unknown or revoked one. Looked up by its hash."""
-    token = session.scalar(
-        select(Token).where(Token.hash == _digest(value), Token.revoked_at.is_(None))
-    )
+    token = repository.valid_token(session, _digest(value))
     if token is None:
         return None
     return MachineIdentity(token.id, token.kind, token.cluster_id, token.node)
-
-
-def standing(session: Session) -> Standing:
-    """What changes whenever a token is made, revoked or deleted."""
-    valid = func.count().filter(Token.revoked_at.is_(None))
-    return Standing(
-        *session.execute(select(valid, func.max(Token.id), func.max(Token.revoked_at))).one()
-    )
-
-
-def touch(session: Session, token_ids: set[int], now: datetime) -> None:
-    """Remember that these tokens were used."""
-    session.execute(update(Token).where(Token.id.in_(token_ids)).values(last_used_at=now))
 
 
 def _digest(value: str) -> bytes:

@@ -13,8 +13,8 @@ from flopwatch_server.efficiency.repository import listing, present
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage, JobQuery, JobRow
 from flopwatch_server.efficiency.service import gpus_now, state_of_run
 from flopwatch_server.jobs.repository import to_view
-from flopwatch_server.telemetry.report_repository import newest_reports
 from flopwatch_server.telemetry.repository import AnyRow
+from flopwatch_server.telemetry.repository.reports import newest_reports
 
 
 def job_page(session: Session, principal: Principal, query: JobQuery, now: datetime) -> JobPage:

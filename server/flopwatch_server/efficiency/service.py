@@ -26,10 +26,9 @@ from flopwatch_server.efficiency.schemas import (
     StateSeconds,
 )
 from flopwatch_server.jobs.schemas import AllocationView, RunView
-from flopwatch_server.telemetry import report_repository as reports
 from flopwatch_server.telemetry import repository as telemetry
 from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS, HookCounter
-from flopwatch_server.telemetry.repository import AnyRow
+from flopwatch_server.telemetry.repository import AnyRow, reports
 
 LATEST_LOOK_BACK = timedelta(minutes=10)
 """A sample older than this, seen from now or from the end of the run, is not called the latest."""

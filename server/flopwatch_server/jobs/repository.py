@@ -22,7 +22,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 from sqlalchemy.orm import Session, aliased
 
-from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.visibility import may_see
 from flopwatch_server.fleet.models import Cluster, Device, Node
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.jobs.schemas import RunView

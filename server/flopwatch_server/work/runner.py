@@ -9,8 +9,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 
-from sqlalchemy import text
-
+from flopwatch_server.database.locks import advisory_lock
 from flopwatch_server.house import House
 from flopwatch_server.work.tasks import Task
 
@@ -52,14 +51,7 @@ class Runner:
 def run_once(task: Task, house: House) -> bool:
     """Run one turn under the task's lock; False if another server holds it."""
     key = zlib.crc32(f"flopwatch task {task.name}".encode())
-    with house.database.engine.connect() as connection:
-        taken = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key})
-        connection.commit()
-        if not taken:
-            return False
-        try:
+    with advisory_lock(house.database, key) as taken:
+        if taken:
             task.function(house)
-        finally:
-            connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": key})
-            connection.commit()
-        return True
+    return taken

@@ -18,7 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.visibility import may_see
 from flopwatch_server.efficiency.models import MEAN_COLUMNS, run_figures
 from flopwatch_server.efficiency.repository.figures import (
     mean,

@@ -26,7 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
-from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.visibility import may_see
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import run_figures
 from flopwatch_server.efficiency.repository.present import (

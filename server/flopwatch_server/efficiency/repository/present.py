@@ -27,7 +27,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.sql.selectable import LateralFromClause
 
-from flopwatch_server.access.principal import Principal, may_see
+from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.visibility import may_see
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import KNOWN_STATES, allocation_hours
 from flopwatch_server.efficiency.repository.figures import newest_minute
