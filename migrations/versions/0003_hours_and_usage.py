@@ -5,7 +5,7 @@ from alembic import op
 revision = "0003"
 down_revision = "0002"
 
-# Minutes move into partitions of a week each, which begin on a Monday.
+# Minutes move into partitions of a week, hours get some of 91 days, both counted from a Monday.
 TIERS = """
 ALTER TABLE device_minutes RENAME TO all_device_minutes;
 ALTER TABLE all_device_minutes RENAME CONSTRAINT pk_device_minutes TO pk_all_device_minutes;
@@ -49,19 +49,6 @@ CREATE TABLE device_minutes (
 )
  PARTITION BY RANGE (minute);
 CREATE INDEX ix_device_minutes_minute ON device_minutes (minute);
-DO $$
-DECLARE week timestamptz;
-BEGIN
-    FOR week IN SELECT DISTINCT date_trunc('week', minute, 'UTC') FROM all_device_minutes LOOP
-        EXECUTE format(
-            'CREATE TABLE %I PARTITION OF device_minutes FOR VALUES FROM (%L) TO (%L)',
-            'device_minutes_' || to_char(week AT TIME ZONE 'UTC', 'YYYYMMDD'),
-            week, week + interval '7 days'
-        );
-    END LOOP;
-END $$;
-INSERT INTO device_minutes SELECT * FROM all_device_minutes;
-DROP TABLE all_device_minutes;
 CREATE TABLE device_hours (
     device_id BIGINT NOT NULL,
     hour timestamptz NOT NULL,
@@ -112,6 +99,24 @@ CREATE TABLE dirty_hours (
     hour timestamptz NOT NULL,
     CONSTRAINT pk_dirty_hours PRIMARY KEY (id)
 );
+DO $$
+DECLARE part record;
+BEGIN
+    FOR part IN
+        SELECT DISTINCT tier, span, date_bin(span, minute, '2001-01-01Z') AS first
+        FROM (SELECT minute FROM all_device_minutes UNION SELECT minute FROM dirty_marks) AS known,
+             (VALUES ('device_minutes', interval '7 days'),
+                     ('device_hours', interval '91 days')) AS tiers (tier, span)
+    LOOP
+        EXECUTE format(
+            'CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)',
+            part.tier || '_' || to_char(part.first AT TIME ZONE 'UTC', 'YYYYMMDD'),
+            part.tier, part.first, part.first + part.span
+        );
+    END LOOP;
+END $$;
+INSERT INTO device_minutes SELECT * FROM all_device_minutes;
+DROP TABLE all_device_minutes;
 INSERT INTO dirty_hours (device_id, hour)
 SELECT DISTINCT device_id, date_trunc('hour', minute, 'UTC') FROM device_minutes;
 """
