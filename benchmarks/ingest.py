@@ -1,20 +1,30 @@
 """How fast the server takes what agents send: `python -m benchmarks.ingest`.
 
-A real server process with a real PostgreSQL of its own gets live posts (8 GPUs, one interval, over
-32 kept connections) and then a back-fill (8 GPUs, ten minutes a post). The last line is JSON:
+A real server process, with its periodic work going on and a real PostgreSQL of its own, gets
 
-* `live_posts_per_s`, `p50_ms`, `p99_ms`: of live posts; the answer comes after a durable commit.
+* live posts: as agents send them every 10 s, one new interval of a node with 8 GPUs each, all nodes
+  in turn, round after round;
+* a back-fill: as after an outage, ten minutes a post;
+* some of the live posts a second time.
+
+32 kept connections from a process of its own each wait for their answer before they post again.
+Bodies are packed, the token is checked, and the answer comes after a durable commit. Client, server
+and database share the machine. The last line is JSON:
+
+* `live_posts_per_s`, `p50_ms`, `p99_ms`: of live posts.
 * `backfill_rows_per_s`: of the back-fill.
-* `ratio_to_copy`: that, over what COPY alone does with rows already encoded, 4,800 a transaction,
-  into the same keyed, partitioned table.
-* `resend_rows_added`: rows more after some posts were sent a second time; anything but 0 is wrong.
-* `bytes_per_row`: on disk, with the index.
+* `copy_rows_per_s`: what COPY alone does with rows of the same 24 columns that are encoded already,
+  4,800 a transaction, into the same keyed, partitioned table.
+* `ratio_to_copy`: the back-fill over that.
+* `resend_rows_added`: rows more after the second time; anything but 0 is wrong.
+* `bytes_per_row`: of samples on disk, with the key's index.
 """
 
 import asyncio
 import gzip
 import json
 import multiprocessing
+import re
 import secrets
 import socket
 import tempfile
@@ -25,10 +35,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import psycopg
 import uvicorn
+import uvloop
 
 from flopwatch import wire
 from flopwatch.gpus import PeakTable
@@ -46,12 +58,14 @@ from flopwatch_server.settings import Settings
 
 CONNECTIONS = 32
 GPUS = 8
-LIVE_POSTS = 6_000
+NODES = 500
+LIVE_INTERVALS = 20
 BACKFILL_POSTS = 600
 BACKFILL_INTERVALS = 60
 RESENT_POSTS = 100
 COPY_ROWS_A_TRANSACTION = 4_800
 _DEADLINE_SECONDS = 60
+_CONTENT_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,41 +132,67 @@ def request(node: int, end: int, intervals: int, token: str) -> bytes:
     head = (
         f"POST /api/v1/ingest HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
         f"content-type: {wire.BATCH_TYPE}\r\ncontent-encoding: gzip\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
+        f"content-length: {len(body)}\r\n{wire.SENT_AT_HEADER}: {end + 0.5}\r\n\r\n"
     )
     return head.encode() + body
 
 
 def post_all(port: int, requests: Sequence[bytes]) -> Load:
     """Send all requests over 32 kept connections, each waiting for its answer."""
-    return asyncio.run(_post_all(port, requests))
+    return uvloop.run(_post_all(port, iter(requests)))
 
 
-async def _post_all(port: int, requests: Sequence[bytes]) -> Load:
-    waiting = iter(requests)
+async def _post_all(port: int, waiting: Iterator[bytes]) -> Load:
+    loop = asyncio.get_running_loop()
     latencies: list[float] = []
-
-    async def connection() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for message in waiting:
-            began = time.perf_counter()
-            writer.write(message)
-            await _expect_ok(reader)
-            latencies.append(time.perf_counter() - began)
-        writer.close()
-        await writer.wait_closed()
-
     began = time.perf_counter()
-    await asyncio.gather(*(connection() for _ in range(CONNECTIONS)))
+    pairs = [
+        await loop.create_connection(lambda: _Connection(waiting, latencies), "127.0.0.1", port)
+        for _ in range(CONNECTIONS)
+    ]
+    await asyncio.gather(*(connection.finished for _, connection in pairs))
     return Load(time.perf_counter() - began, latencies)
 
 
-async def _expect_ok(reader: asyncio.StreamReader) -> None:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
-    body = await reader.readexactly(length)
-    if not head.startswith("HTTP/1.1 200 "):
-        raise RuntimeError(f"{head.splitlines()[0]}: {body.decode()}")
+class _Connection(asyncio.Protocol):
+    """Posts the next request that waits whenever the last one has been answered with 200."""
+
+    def __init__(self, waiting: Iterator[bytes], latencies: list[float]) -> None:
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = waiting
+        self._latencies = latencies
+        self._answer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._post()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        head, _, body = self._answer.partition(b"\r\n\r\n")
+        length = _CONTENT_LENGTH.search(head)
+        if length is None or len(body) < int(length[1]):
+            return
+        if not head.startswith(b"HTTP/1.1 200 "):
+            self.finished.set_exception(RuntimeError(self._answer.decode()))
+            self._transport.close()
+            return
+        self._latencies.append(time.perf_counter() - self._began)
+        self._answer = b""
+        self._post()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.finished.done():
+            self.finished.set_exception(error or ConnectionError("the server hung up"))
+
+    def _post(self) -> None:
+        message = next(self._waiting, None)
+        if message is None:
+            self.finished.set_result(None)
+            self._transport.close()
+            return
+        self._began = time.perf_counter()
+        self._transport.write(message)
 
 
 def copy_rows_per_second(database: Database, rows: int) -> float:
@@ -179,18 +219,17 @@ def copy_rows_per_second(database: Database, rows: int) -> float:
 def measure(database: Database, port: int, token: str) -> dict[str, float]:
     """Run all loads against a server that has just started."""
     now = int(time.time()) // 10 * 10
-    nodes = 200
-    introductions = [request(node, now, 1, token) for node in range(nodes)]
+    begin = now - 10 * LIVE_INTERVALS
+    introductions = [request(node, begin, 1, token) for node in range(NODES)]
     live = [
-        request(number % nodes, now - 10 * (1 + number // nodes), 1, token)
-        for number in range(LIVE_POSTS)
+        request(node, begin + 10 * number, 1, token)
+        for number in range(1, LIVE_INTERVALS + 1)
+        for node in range(NODES)
     ]
-    oldest = now - 3600
     backfill = [
-        request(number % nodes, oldest - 10 * BACKFILL_INTERVALS * (number // nodes),
-                BACKFILL_INTERVALS, token)
+        request(number % NODES, begin - 600 - 600 * (number // NODES), BACKFILL_INTERVALS, token)
         for number in range(BACKFILL_POSTS)
-    ]  # fmt: skip
+    ]
     post_all(port, introductions)
     live_load = post_all(port, live)
     backfill_load = post_all(port, backfill)
@@ -202,7 +241,7 @@ def measure(database: Database, port: int, token: str) -> dict[str, float]:
     copy_rate = copy_rows_per_second(database, 240_000)
     return {
         "backfill_rows_per_s": round(backfill_rate),
-        "live_posts_per_s": round(LIVE_POSTS / live_load.seconds),
+        "live_posts_per_s": round(len(live) / live_load.seconds),
         "p50_ms": round(live_load.percentile_ms(50), 1),
         "p99_ms": round(live_load.percentile_ms(99), 1),
         "copy_rows_per_s": round(copy_rate),

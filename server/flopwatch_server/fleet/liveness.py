@@ -1,27 +1,21 @@
 """When nodes were last heard of, and how far off their clocks are."""
 
-import math
-import time
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from flopwatch_server.fleet import repository
 
-WRITE_SECONDS = 1.0
-
 
 class Liveness:
-    """Gathers signs of life and writes them for all nodes at once, once in WRITE_SECONDS.
+    """Gathers signs of life, to write them for all nodes at once.
 
-    With every group of batches it would cost as much as the samples. What was written is forgotten
-    with `keep`, once the transaction is durable.
+    What was written is forgotten with `keep`, once the transaction is durable.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, datetime] = {}
         self._skews: dict[int, float] = {}
-        self._written_at = -math.inf
         self._is_written = False
 
     def hear(self, node_id: int, at: datetime) -> None:
@@ -31,10 +25,6 @@ class Liveness:
     def measure(self, epoch_id: int, skew_seconds: float) -> None:
         """The clock of this agent was so far ahead of the server's."""
         self._skews[epoch_id] = skew_seconds
-
-    def is_due(self) -> bool:
-        """Whether something was heard, and the last writing is a while ago."""
-        return bool(self._seen) and time.monotonic() - self._written_at >= WRITE_SECONDS
 
     def write(self, session: Session) -> None:
         """Write what was heard."""
@@ -46,7 +36,6 @@ class Liveness:
         """The transaction is durable: what was written in it needs no writing any more."""
         if self._is_written:
             self._seen, self._skews = {}, {}
-            self._written_at = time.monotonic()
         self._is_written = False
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ from flopwatch import wire
 from flopwatch_server.fleet.registration import Registration
 from flopwatch_server.jobs.local import service
 from flopwatch_server.jobs.local.service import Sighting
-from flopwatch_server.telemetry.facts import Registered, instant
+from flopwatch_server.telemetry.repository.facts import Registered, instant
 
 
 def write_local_runs(session: Session, registered: Iterable[Registered]) -> None:

@@ -1,25 +1,24 @@
 """Writes a group of batches in one transaction: samples by COPY, all else by SQLAlchemy."""
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from flopwatch.metrics import COLUMNS, SAMPLE_PERIOD_SECONDS
-from flopwatch_server.database.copy import Floats, Integers, copy_rows, timestamps
+from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.fleet.liveness import Liveness
 from flopwatch_server.fleet.registration import Register, Registration
-from flopwatch_server.telemetry import facts
 from flopwatch_server.telemetry.ingest import ValidatedBatch
 from flopwatch_server.telemetry.local_runs import write_local_runs
-from flopwatch_server.telemetry.repository import happenings
+from flopwatch_server.telemetry.repository import facts, happenings
+from flopwatch_server.telemetry.repository.arrivals import Rows
+from flopwatch_server.telemetry.repository.evidence import Signs
 
-_SAMPLE_COLUMNS = ("device_id", "epoch_id", "ts", *COLUMNS)
-_STAGING = "samples_staging"
-_MINUTE_BITS = 28  # minutes since 1970 until the year 2480
+DEFER_SECONDS = 1.0
+"""For so long what every post says anew may wait. A server that is killed loses this much of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +30,30 @@ class Outcome:
     refused: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Samples with the ids that they have in the database."""
-
-    device_id: Integers
-    epoch_id: Integers
-    time: Integers
-    values: Floats
-
-    def copy_to(self, session: Session, table: str) -> None:
-        keys = [self.device_id, self.epoch_id, timestamps(self.time)]
-        copy_rows(session, table, _SAMPLE_COLUMNS, keys, self.values)
-
-
 class Store:
     """Writes batches. Whoever commits or rolls back must call `keep` or `forget`."""
 
     def __init__(self) -> None:
         self._register = Register()
         self._states = facts.MetricStates()
+        self._signs = Signs()
         self._liveness = Liveness()
+        self._defers = False
+        self._deferred_written_at = -math.inf
 
     def keep(self) -> None:
         """The transaction that was written in is durable."""
         self._register.keep()
+        self._signs.keep()
         self._liveness.keep()
 
     def forget(self) -> None:
         """The transaction that was written in is gone, with the ids and states it made."""
         self._register.forget()
         self._states.forget()
+        self._signs.forget()
         self._liveness.forget()
+        self._defers = True
 
     def write(
         self, session: Session, batches: Sequence[ValidatedBatch], some_known: bool = False
@@ -73,34 +64,41 @@ class Store:
         that one is there already; else they take a longer way that passes such samples over.
         """
         registered = [(batch, self._enter(session, batch)) for batch in batches]
-        rows = _rows(registered)
+        rows = Rows.of(registered)
         if some_known:
-            accepted = [_merge(session, _rows([one])) for one in registered]
+            accepted = [Rows.of([one]).merge_into_samples(session) for one in registered]
         else:
-            rows.copy_to(session, "samples")
+            rows.copy_to(session)
             accepted = [len(batch.time) for batch in batches]
-        _mark_dirty(session, rows)
+        rows.mark_dirty(session)
         self._write_states(session, registered)
         facts.write_gaps(session, registered)
-        facts.write_evidence(session, registered)
+        self._signs.write(session, registered)
         facts.write_reports(session, registered)
         facts.write_host_usage(session, registered)
         write_local_runs(session, registered)
         happenings.write(session, registered)
-        self.write_signs_of_life(session)
+        self._defers = True
+        if self.is_due():
+            self.write_deferred(session)
         return [
             Outcome(number, len(batch.time) - number, batch.refused)
             for batch, number in zip(batches, accepted, strict=True)
         ]
 
-    def has_signs_of_life(self) -> bool:
-        """Whether it is time for `write_signs_of_life`, which `write` does by itself."""
-        return self._liveness.is_due()
+    def is_due(self) -> bool:
+        """Whether it is time for `write_deferred`, which `write` does by itself."""
+        return self._defers and time.monotonic() - self._deferred_written_at >= DEFER_SECONDS
 
-    def write_signs_of_life(self, session: Session) -> None:
-        """Write when nodes were last heard of, if that is due."""
-        if self._liveness.is_due():
-            self._liveness.write(session)
+    def write_deferred(self, session: Session) -> None:
+        """Write for all nodes at once what with every batch would cost as much as its samples.
+
+        That is when nodes were last heard of, their clocks, and how long signs have been seen.
+        """
+        self._liveness.write(session)
+        self._signs.write_moved(session)
+        self._defers = False
+        self._deferred_written_at = time.monotonic()
 
     def _enter(self, session: Session, batch: ValidatedBatch) -> Registration:
         now = batch.received_at
@@ -127,43 +125,3 @@ def _period(batch: ValidatedBatch) -> tuple[datetime, datetime]:
         return batch.received_at, batch.received_at
     since = facts.instant(int(batch.time.min()) - SAMPLE_PERIOD_SECONDS)
     return since, facts.instant(int(batch.time.max()))
-
-
-def _rows(registered: Sequence[facts.Registered]) -> _Rows:
-    return _Rows(
-        np.concatenate([ids.device_ids[batch.device] for batch, ids in registered]),
-        np.repeat(
-            np.array([ids.epoch_id for _, ids in registered], np.int64),
-            [len(batch.time) for batch, _ in registered],
-        ),
-        np.concatenate([batch.time for batch, _ in registered]),
-        np.concatenate([batch.values for batch, _ in registered]),
-    )
-
-
-def _merge(session: Session, part: _Rows) -> int:
-    """Add the samples that are not there yet; their number."""
-    session.execute(
-        text(f"CREATE TEMP TABLE IF NOT EXISTS {_STAGING} (LIKE samples) ON COMMIT DELETE ROWS")
-    )
-    part.copy_to(session, _STAGING)
-    merged = session.execute(
-        text(
-            f"WITH merged AS (INSERT INTO samples SELECT * FROM {_STAGING} "
-            "ON CONFLICT DO NOTHING RETURNING 1) SELECT count(*) FROM merged"
-        )
-    ).scalar_one()
-    session.execute(text(f"DELETE FROM {_STAGING}"))
-    return int(merged)
-
-
-def _mark_dirty(session: Session, rows: _Rows) -> None:
-    """Say which device-minutes have new samples. Marks are only ever added here."""
-    if not len(rows.time):
-        return
-    # One integer a mark: to find equal pairs takes many times as long.
-    marks = np.unique(rows.device_id << _MINUTE_BITS | facts.minute_of(rows.time) // 60)
-    minute = (marks & (1 << _MINUTE_BITS) - 1) * 60
-    nothing = np.empty((len(marks), 0), np.float32)
-    keys = [marks >> _MINUTE_BITS, timestamps(minute)]
-    copy_rows(session, "dirty_marks", ("device_id", "minute"), keys, nothing)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import psycopg
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from flopwatch_server.database import partitions
 from flopwatch_server.database.engine import Database
+from flopwatch_server.database.line import Line
 from flopwatch_server.house import House
 from flopwatch_server.telemetry.ingest import ValidatedBatch
 from flopwatch_server.telemetry.store import Outcome, Store
@@ -55,7 +55,7 @@ class IngestWriter:
 
     def __init__(self, house: House) -> None:
         self._database = Database(house.database.conninfo)
-        self._connection: Connection | None = None
+        self._line = Line(self._database)
         self._store = Store()
         self._days: set[date] = set()
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
@@ -94,9 +94,10 @@ class IngestWriter:
         while (group := self._next_group()) is not None:
             if group:
                 self._write(group)
-            elif self._store.has_signs_of_life():
-                self._write_signs_of_life()
-        self._close()
+            elif self._store.is_due():
+                self._write_deferred()
+        self._write_deferred()
+        self._line.hang_up()
 
     def _next_group(self) -> list[_Waiting] | None:
         """All batches that wait; none if nothing came for a while, None once the writer stops."""
@@ -144,34 +145,24 @@ class IngestWriter:
                 partitions.ensure_days(session, days)
             self._days |= days
 
-    def _write_signs_of_life(self) -> None:
+    def _write_deferred(self) -> None:
         try:
             with self._transaction() as session:
-                self._store.write_signs_of_life(session)
+                self._store.write_deferred(session)
         except (DBAPIError, PoolTimeout) as error:
-            log.warning("signs of life were not written: %s", error)
+            log.warning("when nodes were last heard of was not written: %s", error)
 
     @contextmanager
     def _transaction(self) -> Iterator[Session]:
-        """One transaction on the one connection, which is opened anew after an error."""
         try:
-            if self._connection is None:
-                self._connection = self._database.engine.connect()
-            with self._connection.begin(), Session(self._connection) as session:
+            with self._line.transaction() as session:
                 yield session
-                session.flush()
         except BaseException as error:
             self._store.forget()
             if _concerns_all(error):
-                self._close()
+                self._line.hang_up()
             raise
         self._store.keep()
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.invalidate()
-            self._connection.close()
-            self._connection = None
 
     def _fail(self, group: Sequence[_Waiting], error: Exception) -> None:
         if _concerns_all(error) or len(group) == 1:

@@ -1,4 +1,4 @@
-"""What a batch tells beside samples: reasons for missing values, gaps, evidence, reports, hosts."""
+"""What a batch tells beside samples: reasons for missing values, gaps, reports, hosts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -12,7 +12,6 @@ from flopwatch import wire
 from flopwatch_server.database.base import Base
 from flopwatch_server.fleet import repository as fleet
 from flopwatch_server.fleet.registration import Registration
-from flopwatch_server.jobs.models import Evidence
 from flopwatch_server.telemetry.ingest import Implausible, ValidatedBatch
 from flopwatch_server.telemetry.models import Gap, HookCounter, MetricState, NodeMinute, RunMinute
 
@@ -156,26 +155,6 @@ def _devices_of(session: Session, gap: wire.Gap, ids: Registration) -> Sequence[
     return [place.device_id for place in fleet.current_placements(session, [ids.node_id])]
 
 
-def write_evidence(session: Session, registered: Iterable[Registered]) -> None:
-    """Record who was seen to hold a GPU; the same sign seen again moves its last time."""
-    rows: list[Row] = [
-        {
-            "node_id": ids.node_id,
-            "kind": sign.kind,
-            "raw_job_id": sign.job_id,
-            "device_id": None if sign.device is None else int(ids.device_ids[sign.device]),
-            "ordinals": None if sign.ordinals is None else ",".join(map(str, sign.ordinals)),
-            "pid": sign.pid,
-            "uid": sign.uid,
-            "first_seen_at": instant(sign.first_seen),
-            "last_seen_at": instant(sign.last_seen),
-        }
-        for batch, ids in registered
-        for sign in batch.header.evidence
-    ]
-    _execute(session, _UPSERT_EVIDENCE, rows)
-
-
 def write_reports(session: Session, registered: Iterable[Registered]) -> None:
     """Keep what training processes reported; their counters are cumulative, so once is enough."""
     rows: list[Row] = [
@@ -240,10 +219,8 @@ def _newest(old: ColumnElement[Any], new: ColumnElement[Any]) -> ColumnElement[A
 
 
 # Built once: building a statement costs more than running it.
-_EVIDENCE_KEY = ["node_id", "kind", "raw_job_id", "device_id", "pid", "ordinals", "first_seen_at"]
 _USAGE = ("cpu_seconds", "cpu_count", "memory_used_mib", "memory_total_mib")
 _UPSERT_GAP = _upsert(Gap, ["device_id", "valid_from"], ["valid_to"], _greatest)
-_UPSERT_EVIDENCE = _upsert(Evidence, _EVIDENCE_KEY, ["last_seen_at"], _greatest)
 _UPSERT_NODE_MINUTE = _upsert(NodeMinute, ["node_id", "minute"], _USAGE, _newest)
 _UPSERT_RUN_MINUTE = _upsert(RunMinute, ["node_id", "raw_job_id", "minute"], _USAGE, _newest)
 _INSERT_REPORT = insert(HookCounter).on_conflict_do_nothing()
