@@ -149,6 +149,30 @@ def test_one_gpu_uses_gpm_and_its_neighbour_the_page(
     bench.inventory.close()
 
 
+def test_faults_of_a_page_are_logged_once_with_their_numbers(
+    bench: Bench, exporter: FakeExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    uuid = bench.driver.uuid(0)
+    exporter.body = (
+        f'DCGM_FI_PROF_SM_ACTIVE{{UUID="{uuid}"}} 0.5\n'
+        f'DCGM_FI_PROF_DRAM_ACTIVE{{UUID="{uuid}"}} 7\n'
+        f'DCGM_FI_PROF_SM_OCCUPANCY{{UUID="{uuid}"}} ERROR\n'
+    ).encode()
+    bench.seconds(0, 10)
+    found = interval_of(bench, 0, 11, 20)
+    assert (found.values["sm_active"], found.values["dram_active"]) == (0.5, "implausible")
+    (record,) = [each for each in caplog.records if "can't be read" in each.message]
+    assert "1 lines can't be read, as: DCGM_FI_PROF_SM_OCCUPANCY" in record.message
+    assert "1 values can't be" in record.message
+
+
+def test_a_page_that_outlives_its_gpu_is_no_answer_of_the_gpu(bench: Bench) -> None:
+    bench.seconds(0, 10)
+    bench.driver.set(0, error="15")
+    found = interval_of(bench, 0, 11, 20)
+    assert (found.readings, found.covered) == (0, False)
+
+
 def test_nobody_asks_for_a_page_that_no_gpu_needs(
     driver: FakeDriver, exporter: FakeExporter
 ) -> None:

@@ -153,6 +153,15 @@ class Table:
         self.bad += 1
         self.first_bad = self.first_bad or line[:200]
 
+    def faults(self) -> str:
+        """What was wrong with it, or nothing."""
+        counts = (
+            (self.bad, f"lines can't be read, as: {self.first_bad}"),
+            (self.dropped, "values can't be"),
+            (self.contradicted, "values contradict one another"),
+        )
+        return "; ".join(f"{count} {words}" for count, words in counts if count)
+
     def metrics(self) -> Iterator[tuple[Place, str, Value]]:
         """Every value with its device and metric."""
         for place, point in self.points.items():

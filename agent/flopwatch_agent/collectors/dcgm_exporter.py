@@ -220,8 +220,8 @@ class ExporterSource:
         before = self._table
         if self._failures or before is None:
             _log.info("%s answers", self._url.geturl())
-        if table.bad and not (before and before.bad):
-            _log.warning("%d lines can't be read, as: %s", table.bad, table.first_bad)
+        if table.faults() and not (before and before.faults()):
+            _log.warning("%s: %s", self._url.geturl(), table.faults())
         self._heartbeat.feel(table.fingerprint, second)
         self._table, self._read_at, self._failures = table, second, 0
 
