@@ -12,7 +12,7 @@ from itertools import groupby
 from math import nan
 
 from flopwatch.metrics import COLUMNS, METRICS
-from flopwatch.wire import Batch, Device, Epoch, Event, Missing, Samples, Source
+from flopwatch.wire import AttributedReport, Batch, Device, Epoch, Event, Missing, Samples, Source
 from flopwatch_simulation import signs
 from flopwatch_simulation.faults import Faults
 from flopwatch_simulation.hardware import GPUS_PER_NODE, kind_of, node_name
@@ -98,7 +98,6 @@ class Agent:
         start, end = times[0] - INTERVAL_SECONDS, times[-1]
         jobs = self.jobs(start, end)
         skew = self._faults.skew_seconds(self.node, end)
-        report_period = INTERVAL_SECONDS if end - start <= 60 else 60
         values = array("f")
         told = [self._tell(values, held, place, times) for place, held in self.holders(jobs)]
         batch = Batch(
@@ -111,27 +110,14 @@ class Agent:
                 time=[time + skew for known in told for time in known],
             ),
             evidence=[s for job in jobs for s in signs.evidence(job, self.node, end, skew)],
-            reports=[
-                report
-                for time in times
-                if time % report_period == 0
-                for job in jobs
-                for report in signs.reports(self._seed, job, self.node, self.devices, time, skew)
-            ],
+            reports=list(self._reports(jobs, times, skew)),
             host=[
                 row
                 for time in times
                 if time % 60 == 0
                 for row in signs.host_usage(jobs, self.node, time, skew)
             ],
-            events=[
-                *(
-                    event
-                    for job in jobs
-                    for event in signs.events(job, self.node, start, end, skew)
-                ),
-                *self._lost_gpus(start, end, skew),
-            ],
+            events=list(self._events(jobs, start, end, skew)),
         )
         if introduces:
             batch.sources = list(self._sources())
@@ -195,7 +181,18 @@ class Agent:
             for column in _ACTIVITY:
                 row[column] = DCGM_BLANK
 
-    def _lost_gpus(self, start: int, end: int, skew: int) -> Iterator[Event]:
+    def _reports(
+        self, jobs: Sequence[Job], times: Sequence[int], skew: int
+    ) -> Iterator[AttributedReport]:
+        period = INTERVAL_SECONDS if len(times) * INTERVAL_SECONDS <= 60 else 60
+        for time in times:
+            if time % period == 0:
+                for job in jobs:
+                    yield from signs.reports(self._seed, job, self.node, self.devices, time, skew)
+
+    def _events(self, jobs: Iterable[Job], start: int, end: int, skew: int) -> Iterator[Event]:
+        for job in jobs:
+            yield from signs.events(job, self.node, start, end, skew)
         for fault in self._faults.began(self.node, start, end):
             if fault.kind == "gpu lost":
                 at = float(fault.start + skew)
