@@ -106,7 +106,8 @@ def bench(driver: FakeDriver, dcgmi: FakeDcgmi) -> Iterator[Bench]:
     made = Bench(driver, {"dcgmi": str(dcgmi.path)})
     yield made
     made.inventory.close()
-    wait_for(lambda: not any(alive(pid) for pid in dcgmi.pids), "dcgmi has ended", 20, 0.02)
+    wait_for(lambda: not source_of(made)._lane.busy, "its life is over", 20, 0.02)
+    assert not any(alive(pid) for pid in dcgmi.pids)
 
 
 def source_of(bench: Bench) -> DmonSource:
@@ -334,6 +335,14 @@ def test_no_dcgmi_runs_where_no_gpu_needs_it(bench: Bench, dcgmi: FakeDcgmi) -> 
     pass_time(bench, 21, 120, lambda: not alive(first), "it is ended")
     bench.seconds(121, 150)
     assert dcgmi.pids == [first]
+
+
+def test_a_dcgmi_that_is_just_being_started_is_ended_too(bench: Bench, dcgmi: FakeDcgmi) -> None:
+    bench.seconds(0, 1)
+    assert source_of(bench)._lane.busy
+    bench.inventory.close()
+    wait_for(lambda: not source_of(bench)._lane.busy, "its life is over", 20, 0.02)
+    assert not any(alive(pid) for pid in dcgmi.pids)
 
 
 def test_dcgmi_does_not_outlive_an_agent_that_is_killed(tmp_path: Path, dcgmi: FakeDcgmi) -> None:

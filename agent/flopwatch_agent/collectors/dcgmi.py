@@ -155,9 +155,9 @@ class DmonSource:
         }
         self._wanted = dict(wanted)
         if self._lane.busy:
-            self._ended_for = self._ended_for or self._why_end(wanted.keys())
-            if self._ended_for:
-                self.close()
+            why = self._ended_for or self._why_end(wanted.keys())
+            if why:
+                self._end(why)
             return None
         life, self._life = self._life, None
         if life is not None:
@@ -170,7 +170,11 @@ class DmonSource:
         return None
 
     def close(self) -> None:
-        """End dcgmi now."""
+        """End dcgmi now, or as soon as it has been started."""
+        self._end("the agent ends")
+
+    def _end(self, why: str) -> None:
+        self._ended_for = why
         process = self._process
         if process is not None:
             children.kill(process)
@@ -242,6 +246,8 @@ class DmonSource:
         said = ""
         with children.start(command) as process:
             self._process = process
+            if self._ended_for:  # since before there was a process to end
+                children.kill(process)
             assert process.stdout is not None
             while line := process.stdout.readline(_LONGEST_LINE_BYTES):
                 said = self._hear(line.decode(errors="replace")) or said
