@@ -55,7 +55,7 @@ class Page:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]{1,128})", self.path))
+        return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/\0]{1,128})", self.path))
 
     def match(self, path: str) -> dict[str, str] | None:
         """The parts of `path` by name; None if it is not an address of this page."""
