@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from sqlalchemy import text
+
 from flopwatch_server.database.engine import Database
-from tests.lab.ingest import query
 
 _SAMPLES = """
     SELECT s.device_id, s.epoch_id, s.ts, n.id AS node_id, n.name
@@ -21,10 +22,15 @@ class Intervals:
     def __init__(self, url: str) -> None:
         self.database = Database(url)
 
+    def ask(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Any query, which may take longer than those of pages: it goes over all samples."""
+        with self.database.session() as session:
+            session.execute(text("SET LOCAL statement_timeout = '5min'"))
+            return [tuple(row) for row in session.execute(text(statement), parameters)]
+
     def devices(self, cluster: str) -> list[tuple[Any, ...]]:
         """(device, first interval, last interval, how many between) of every device."""
-        return query(
-            self.database,
+        return self.ask(
             f"""SELECT device_id, min(ts), max(ts), count(DISTINCT ts)
                 FROM ({_SAMPLES}) s GROUP BY device_id ORDER BY device_id""",
             cluster=cluster,
@@ -40,16 +46,14 @@ class Intervals:
 
     def twice(self, cluster: str) -> list[tuple[Any, ...]]:
         """Intervals of a device that are there more than once."""
-        return query(
-            self.database,
+        return self.ask(
             f"SELECT device_id, ts FROM ({_SAMPLES}) s GROUP BY device_id, ts HAVING count(*) > 1",
             cluster=cluster,
         )
 
     def wrong_minutes(self, cluster: str) -> list[tuple[Any, ...]]:
         """Minutes that count other samples than there are; (minute, minute + 60 s] is one."""
-        return query(
-            self.database,
+        return self.ask(
             f"""WITH raw AS (
                     SELECT device_id, date_trunc('minute', ts - interval '1 s') AS minute,
                            count(*) AS samples
@@ -70,8 +74,7 @@ class Intervals:
 
     def newest_age_seconds(self, cluster: str) -> float:
         """How old the newest interval of the device is that is furthest behind."""
-        [(age,)] = query(
-            self.database,
+        [(age,)] = self.ask(
             f"""SELECT extract(epoch FROM now() - min(newest)) FROM
                 (SELECT max(ts) AS newest FROM ({_SAMPLES}) s GROUP BY device_id) d""",
             cluster=cluster,

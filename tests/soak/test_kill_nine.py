@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.lab.fake_nvml import FakeDriver
-from tests.lab.ingest import query
 from tests.lab.postgres import postgres, public_folder
 from tests.lab.processes import Process, Server, running, wait_for
 from tests.lab.redis import RedisServer
@@ -120,7 +119,7 @@ def test_in_the_end_every_interval_is_there_once_and_in_its_minute(
             f"every minute of {cluster} counts its samples", 120, 1,
         )  # fmt: skip
     assert len(intervals.devices("real")) == AGENTS * GPUS
-    assert query(intervals.database, "SELECT count(*) FROM gaps") == [(0,)]
+    assert intervals.ask("SELECT count(*) FROM gaps") == [(0,)]
 
 
 def kill(victims: Victims, deaths: int) -> None:

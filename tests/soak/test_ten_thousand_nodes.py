@@ -11,7 +11,6 @@ import pytest
 from flopwatch_server.telemetry.models import STATES
 from flopwatch_simulation.cluster import Cluster
 from flopwatch_simulation.hardware import kind_of, node_name
-from tests.lab.ingest import query
 from tests.lab.postgres import public_folder
 from tests.lab.processes import Process, Server, running, wait_for
 from tests.soak.intervals import Intervals
@@ -55,7 +54,7 @@ def report_for(server: Server, folder: Path, seconds: float) -> None:
     nodes = "SELECT count(*) FROM nodes WHERE last_batch_at IS NOT NULL"
     with running(simulation):
         wait_for(
-            lambda: query(intervals.database, nodes) == [(NODES,)],
+            lambda: intervals.ask(nodes) == [(NODES,)],
             "all nodes have reported",
             400,
             2,
@@ -73,13 +72,12 @@ def report_for(server: Server, folder: Path, seconds: float) -> None:
 
 
 def _samples(intervals: Intervals) -> int:
-    [(count,)] = query(intervals.database, "SELECT count(*) FROM samples")
+    [(count,)] = intervals.ask("SELECT count(*) FROM samples")
     return int(count)
 
 
 def test_every_device_of_every_node_is_there(intervals: Intervals) -> None:
-    counted = query(
-        intervals.database,
+    counted = intervals.ask(
         """SELECT n.name, count(DISTINCT p.device_id) FROM placements p
            JOIN nodes n ON n.id = p.node_id GROUP BY n.name""",
     )
@@ -90,7 +88,7 @@ def test_no_interval_is_lost_or_counted_twice(intervals: Intervals) -> None:
     assert len(intervals.devices(CLUSTER)) == sum(kind_of(node).places for node in range(NODES))
     assert intervals.lost(CLUSTER) == []
     assert intervals.twice(CLUSTER) == []
-    assert query(intervals.database, "SELECT count(*) FROM gaps") == [(0,)]
+    assert intervals.ask("SELECT count(*) FROM gaps") == [(0,)]
 
 
 def test_minutes_say_what_the_ledger_says(intervals: Intervals) -> None:
@@ -99,8 +97,7 @@ def test_minutes_say_what_the_ledger_says(intervals: Intervals) -> None:
     for node in SAMPLED_NODES:
         places = {(device.uuid, device.instance): place
                   for place, device in enumerate(cluster.agent(node).devices)}  # fmt: skip
-        found = query(
-            intervals.database,
+        found = intervals.ask(
             """SELECT d.uuid, d.instance, extract(epoch FROM m.minute)::bigint, m.state
                FROM device_minutes m JOIN devices d ON d.id = m.device_id
                WHERE d.uuid = ANY(:uuids) AND m.samples_received = 6""",
@@ -114,10 +111,9 @@ def test_minutes_say_what_the_ledger_says(intervals: Intervals) -> None:
 
 
 def test_running_jobs_are_those_of_the_ledger(intervals: Intervals) -> None:
-    [(fed_at,)] = query(intervals.database, "SELECT max(last_success_at) FROM scheduler_sources")
+    [(fed_at,)] = intervals.ask("SELECT max(last_success_at) FROM scheduler_sources")
     running_now = {
-        int(raw) for (raw,) in query(
-            intervals.database, "SELECT raw_job_id FROM runs WHERE state = 'RUNNING'"
+        int(raw) for (raw,) in intervals.ask("SELECT raw_job_id FROM runs WHERE state = 'RUNNING'"
         )
     }  # fmt: skip
     # A body of the feed says when it was made; the server took it some seconds later at most.
