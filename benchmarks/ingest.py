@@ -1,6 +1,6 @@
 """How fast the server takes what agents send: `python -m benchmarks.ingest`.
 
-A real server process, with its periodic work going on and a real PostgreSQL of its own, gets
+A real `flopwatch server`, with its periodic work going on and its own PostgreSQL, gets
 
 * live posts: as agents send them every 10 s, one new interval of a node with 8 GPUs each, all nodes
   in turn, round after round;
@@ -23,38 +23,24 @@ and database share the machine. The last line is JSON:
 import asyncio
 import gzip
 import json
-import multiprocessing
 import re
-import secrets
-import socket
 import tempfile
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import psycopg
-import uvicorn
 import uvloop
+from tests.lab.processes import Server
 
 from flopwatch import wire
-from flopwatch.gpus import PeakTable
 from flopwatch.metrics import COLUMNS, METRICS
-from flopwatch_server.access import tokens
-from flopwatch_server.app import create_app
 from flopwatch_server.database.copy import encode, timestamps
-from flopwatch_server.database.embedded import EmbeddedPostgres
 from flopwatch_server.database.engine import Database
-from flopwatch_server.database.migrate import upgrade
-from flopwatch_server.database.partitions import ensure
-from flopwatch_server.fleet.clusters import ensure_cluster
-from flopwatch_server.house import House
-from flopwatch_server.settings import Settings
 
 CONNECTIONS = 32
 GPUS = 8
@@ -64,7 +50,6 @@ BACKFILL_POSTS = 600
 BACKFILL_INTERVALS = 60
 RESENT_POSTS = 100
 COPY_ROWS_A_TRANSACTION = 4_800
-_DEADLINE_SECONDS = 60
 _CONTENT_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -77,40 +62,6 @@ class Load:
 
     def percentile_ms(self, percent: float) -> float:
         return float(np.percentile(self.latencies_seconds, percent)) * 1000
-
-
-def serve(database_url: str, port: int) -> None:
-    """Run the server in this process."""
-    house = House(Database(database_url), Settings(), PeakTable.load())
-    uvicorn.run(create_app(house), port=port, log_level="warning", access_log=False)
-
-
-@contextmanager
-def server(database_url: str) -> Iterator[int]:
-    """A server in a process of its own; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(database_url, port))
-    process.start()
-    try:
-        _wait_for(port)
-        yield port
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 def request(node: int, end: int, intervals: int, token: str) -> bytes:
@@ -272,22 +223,14 @@ def _number(database: Database, query: str) -> int:
 
 def main() -> None:
     """Measure, and print the result as the last line."""
-    with tempfile.TemporaryDirectory(prefix="flopwatch-bench-") as folder:
-        Path(folder).chmod(0o755)  # run as root, the database drops to another account
-        postgres = EmbeddedPostgres(Path(folder) / secrets.token_hex(4))
-        database = Database(postgres.start())
-        try:
-            upgrade(database)
-            now = datetime.now(UTC)
-            with database.session() as session:
-                cluster_id = ensure_cluster(session, "bench", now)
-                token = tokens.create(session, "node", cluster_id, None, now)
-                ensure(session, now)
-            with server(database.conninfo) as port:
-                result = measure(database, port, token)
-        finally:
+    with tempfile.TemporaryDirectory(prefix="flopwatch-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # run as root, the database drops to another account
+        with Server(folder) as server:
+            database = Database(server.database_url())
+            token = server.token("node", "bench").read_text().strip()
+            result = measure(database, server.port, token)
             database.dispose()
-            postgres.stop()
     print(json.dumps(result))
 
 

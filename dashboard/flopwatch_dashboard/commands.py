@@ -1,5 +1,6 @@
 """`flopwatch server` and `flopwatch run`."""
 
+import gc
 import ipaddress
 import logging
 import signal
@@ -145,6 +146,10 @@ def _serve(settings: Settings, database: Database, door: socket) -> None:
     print(f"Flopwatch is on http://{settings.host}:{settings.port}/", flush=True)
     if settings.sign_in == "local" and not _has_admin(database):
         print("Nobody can sign in yet: set the admin's password with 'flopwatch admin'", flush=True)
+    # What was loaded until now stays for ever: a full collection that looks at it again and again
+    # would hold up every answer.
+    gc.collect()
+    gc.freeze()
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and hands Ctrl-C on
         uvicorn.Server(config).run(sockets=[door])
 
