@@ -34,6 +34,7 @@ class Life:
     now: float = START + 0.5
     waits: int = 0
     server: str = "http://127.0.0.1:9"
+    agent: Agent = field(init=False)
 
     def run(self, waits: int) -> list[dict[str, Any]]:
         """Let the agent live for so many ticks; the headers of its batches, in order."""
@@ -53,7 +54,8 @@ class Life:
             self.driver.write()
             return self.waits > waits
 
-        Agent(settings, lambda: self.now, wait).run()
+        self.agent = Agent(settings, lambda: self.now, wait)
+        self.agent.run()
         return [_decoded(body) for body in waiting(self.folder / "spool")]
 
 
@@ -134,9 +136,15 @@ def test_a_stall_over_the_end_of_one_interval_leaves_no_empty_gap(life: Life) ->
 
 
 def test_what_was_read_late_stays_in_the_epoch_before_the_clock_was_turned_back(life: Life) -> None:
+    def the_late_reading_is_there() -> None:
+        members = life.agent._inventory._members.values()
+        readings = [member.pending for member in members if member.pending is not None]
+        wait_for(lambda: all(each.done() for each in readings), "no driver call is late", 30)
+
     life.events = {
         20: lambda: life.driver.set(0, delay_ms="200"),  # of each call: over a tick's deadline
         21: lambda: life.driver.set(0, delay_ms="0"),
+        28: the_late_reading_is_there,
     }
     life.jumps = {29: -20.0}
     batches = life.run(60)
