@@ -17,7 +17,7 @@ test: .venv/dev  ## Run the whole suite, with all real parts that it needs
 
 soak: .venv/dev  ## Run what takes long: a bare Debian, kill -9, ten thousand nodes (40 minutes)
 	@tests/lab/prepare.sh
-	$(PYTEST) -m hypothesis --hypothesis-profile soak
+	$(PYTEST) -m hypothesis --hypothesis-profile soak --timeout 1200
 	$(BIN)/pytest -s --durations 0 tests/soak
 
 check: .venv/dev ## Format, lint, types, and who may import whom

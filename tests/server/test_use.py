@@ -195,7 +195,7 @@ def expected_cluster(history: History, step: datetime) -> tuple[float, float, fl
     return allocated, free, power, is_seen
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples * 2 // 5)
 @given(events=st.lists(_event, min_size=1, max_size=14))
 def test_whatever_is_told_late_in_whatever_order_the_kept_figures_are_those_of_the_sources(
     world: World, events: list[tuple[Any, ...]]
