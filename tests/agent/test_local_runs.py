@@ -78,7 +78,7 @@ def test_a_run_ends_with_its_root_and_is_told_so_once(
     only(runs, pid)
     tree.end()
     (ended,) = runs.observe(NOW + 10, {}, INDEX)
-    assert (ended.pid, ended.last_seen, ended.ended_at) == (pid, NOW, NOW)
+    assert (ended.pid, ended.last_seen, ended.ended_at) == (pid, NOW, NOW + 10)
     assert runs.observe(NOW + 20, {}, INDEX) == []
 
 
@@ -89,7 +89,7 @@ def test_a_zombie_is_no_run(runs: LocalRuns, start: Callable[..., Tree], script:
     os.kill(pid, signal.SIGKILL)  # nobody waits for it yet
     wait_for(lambda: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "it is a zombie", 20)
     (ended,) = runs.observe(NOW + 10, {}, INDEX)
-    assert ended.ended_at == NOW
+    assert ended.ended_at == NOW + 10
 
 
 def test_workers_are_part_of_their_parents_run(

@@ -101,11 +101,11 @@ def test_it_ends_when_its_root_has_gone_and_nobody_says_that_it_failed(
     agent: IngestClient,
 ) -> None:
     tell(agent, sighting())
-    tell(agent, sighting(10, ended_at=NOW_SECONDS + 10.0))
-    assert runs(agent) == [("4242", "COMPLETED", 10, None)]
+    tell(agent, sighting(10, ended_at=NOW_SECONDS + 20.0))
+    assert runs(agent) == [("4242", "COMPLETED", 20, None)]
     assert held(agent) == [("4242", 0, 0, 10, False)]
     tell(agent, sighting(5))  # late news
-    assert runs(agent) == [("4242", "COMPLETED", 10, None)]
+    assert runs(agent) == [("4242", "COMPLETED", 20, None)]
     assert query(agent.database, "SELECT exit_code FROM runs") == [(None,)]
 
 
@@ -167,9 +167,9 @@ def test_a_run_that_came_and_went_during_an_outage_is_whole(agent: IngestClient)
     tell(agent, sighting(0))
     for seconds in (-600, -590, -580):
         tell(agent, sighting(seconds), sighting(seconds, **gone))
-    tell(agent, sighting(-570, ended_at=NOW_SECONDS - 575.0, **gone))
-    assert ("5555", "COMPLETED", -575, None) in runs(agent)
-    assert held(agent) == [("4242", 0, -600, None, False), ("5555", 1, -600, -575, False)]
+    tell(agent, sighting(-580, ended_at=NOW_SECONDS - 570.0, **gone))
+    assert ("5555", "COMPLETED", -570, None) in runs(agent)
+    assert held(agent) == [("4242", 0, -600, None, False), ("5555", 1, -600, -580, False)]
 
 
 def test_a_device_that_was_given_back_during_an_outage_is_not_held_on(agent: IngestClient) -> None:

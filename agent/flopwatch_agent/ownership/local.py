@@ -113,7 +113,8 @@ class LocalRuns:
         root = _read(self._proc, known.run.pid)
         if root is None or root.start_ticks != known.start_ticks:
             del self._known[known.run.pid]
-            return replace(known.run, ended_at=known.run.last_seen)
+            # It ended some time since it was last seen; its last reports came by now.
+            return replace(known.run, ended_at=now)
         known.used = {key: at for key, at in known.used.items() if now - at < DEVICE_LINGER_SECONDS}
         devices = sorted(index[key] for key in known.used if key in index)
         known.run = replace(known.run, last_seen=now, devices=devices)

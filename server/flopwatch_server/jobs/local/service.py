@@ -27,7 +27,10 @@ SOURCE = "local"
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A local run as its node's agent saw it: `device_ids` are those it computes on."""
+    """A local run as its node's agent saw it: `device_ids` are those it computes on.
+
+    It lived at `seen_at` and was gone at `ended_at`, where that is told.
+    """
 
     raw_job_id: int
     pid: int
@@ -57,7 +60,8 @@ def see(
         run.gpu_count = max(run.gpu_count or 0, len(sighting.device_ids))
         if sighting.ended_at is not None and run.ended_at is None:
             run.state, run.ended_at = "COMPLETED", sighting.ended_at
-            _release(session, run, (), sighting.ended_at)
+            # What its GPUs did after it was last seen may be idleness that is not its own.
+            _release(session, run, (), sighting.seen_at)
         elif is_newest:
             _release(session, run, sighting.device_ids, sighting.seen_at)
             _share(session, sighting.device_ids, sighting.seen_at)
