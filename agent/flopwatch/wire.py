@@ -217,8 +217,9 @@ class LocalRun:
     """A process tree that computes on GPUs of a machine that no scheduler shares out.
 
     `pid` and `started_at` (seconds since 1970) are those of its root, `user` is whom the root
-    belongs to and `name` what it runs. `devices` are those it was seen to compute on within the last
-    minute. `last_seen` is when it lived, `ended_at` when it was first seen to be gone, None before.
+    belongs to and `name` what it runs. `devices` are those it was seen to compute on within the
+    last minute. `last_seen` is when it lived, `ended_at` when it was first seen to be gone, None
+    before.
     """
 
     pid: int
