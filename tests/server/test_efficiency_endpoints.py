@@ -121,6 +121,7 @@ def test_a_researcher_lists_only_their_own(http: TestClient) -> None:
         ("jobs?limit=201", "limit"),
         ("jobs?colour=red", "colour"),
         ("jobs?text=a%00b", "text"),
+        ("jobs?states=RUNNING&states=SLEEPING", "states"),
         ("jobs/granite/1%00", "job_id"),
         ("jobs/granite/100/series", "metrics"),
         ("jobs/granite/100/series?metrics=sm_active,colour", "metrics"),
@@ -145,3 +146,12 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(
 def test_an_unknown_cluster_is_not_found(http: TestClient) -> None:
     assert http.get("/api/v1/overview?cluster=basalt").status_code == 404
     assert http.get("/api/v1/jobs/basalt/100").status_code == 404
+    assert http.get("/api/v1/jobs?cluster=basalt").status_code == 404
+
+
+def test_a_state_that_no_job_can_have_is_refused_with_those_that_there_are(
+    http: TestClient,
+) -> None:
+    [error] = http.get("/api/v1/jobs?states=DONE").json()["detail"]
+    assert error["msg"].startswith("no such state: DONE; there are BOOT_FAIL, CANCELLED, COMPLETED")
+    assert http.get("/api/v1/jobs?states=COMPLETED").json()["rows"] == []

@@ -172,7 +172,6 @@ def test_pages_cut_the_same_order_into_blocks(world: World, sort: str) -> None:
         ({"text": "100%"}, set()),
         ({"text": "a_a"}, set()),
         ({"cluster": "granite"}, {"100", "101_7", "102"}),
-        ({"cluster": "basalt"}, set()),
     ],
 )
 def test_a_query_gives_the_rows_that_match_all_of_it(

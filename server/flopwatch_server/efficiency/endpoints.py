@@ -23,8 +23,11 @@ from flopwatch_server.efficiency.schemas import (
 from flopwatch_server.house import HouseDep, PrincipalDep, SessionDep
 from flopwatch_server.jobs.schemas import AllocationView, RunView
 from flopwatch_server.jobs.service import find_run
+from flopwatch_server.scheduler.records import END_STATES, PENDING_STATES, RUNNING_STATES
 
 router = APIRouter()
+
+JOB_STATES = PENDING_STATES | RUNNING_STATES | END_STATES
 
 # Wide enough for every job there is, narrow enough for the arithmetic of steps.
 _Time = Annotated[
@@ -43,6 +46,10 @@ def jobs(
     house: HouseDep,
 ) -> JobPage:  # fmt: skip
     """One block of the jobs list."""
+    for state in query.states:
+        if state not in JOB_STATES:
+            words = ", ".join(sorted(JOB_STATES))
+            raise _refused("states", f"no such state: {state}; there are {words}", state)
     return listing.job_page(session, principal, query, house.clock())
 
 

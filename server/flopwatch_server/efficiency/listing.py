@@ -10,6 +10,7 @@ from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency import mfu
 from flopwatch_server.efficiency.repository import listing, present
+from flopwatch_server.efficiency.repository.overview import the_cluster
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage, JobQuery, JobRow
 from flopwatch_server.efficiency.service import gpus_now, state_of_run
 from flopwatch_server.jobs.repository import to_view
@@ -18,7 +19,12 @@ from flopwatch_server.telemetry.repository.reports import newest_reports
 
 
 def job_page(session: Session, principal: Principal, query: JobQuery, now: datetime) -> JobPage:
-    """The rows that a query asks for, of the runs that `principal` may see."""
+    """The rows that a query asks for, of the runs that `principal` may see.
+
+    Raises NotFound for a name that is no cluster.
+    """
+    if query.cluster is not None:
+        the_cluster(session, query.cluster)
     ids = listing.matching(principal, query, now)
     total, gpus = listing.totals(session, ids)
     rows = job_rows(session, principal, ids, query.sort, query.offset, query.limit, now)

@@ -25,7 +25,6 @@ from flopwatch_server.efficiency.schemas import (
     SourceStatus,
 )
 from flopwatch_server.efficiency.usage import Usage
-from flopwatch_server.house import NotFound
 from flopwatch_server.telemetry.repository import AnyRow
 
 SILENT_AFTER = timedelta(seconds=3 * SAMPLE_PERIOD_SECONDS)
@@ -40,9 +39,7 @@ def overview(
 
     Raises NotFound for a name that is no cluster.
     """
-    found = repository.cluster_by_name(session, cluster)
-    if found is None:
-        raise NotFound(f"no cluster {cluster}")
+    found = repository.the_cluster(session, cluster)
     held = repository.gpus_held(session, found.id, now)
     heard = now - SILENT_AFTER
     nodes = repository.nodes(session, found.id, now, heard)

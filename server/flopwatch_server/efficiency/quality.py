@@ -9,7 +9,6 @@ from flopwatch_server.efficiency.repository import figures, quality
 from flopwatch_server.efficiency.repository import overview as overview_repository
 from flopwatch_server.efficiency.schemas import RunEvent, RunQuality, SourceUse
 from flopwatch_server.efficiency.series import place_of
-from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.telemetry.minutes import SAMPLES_PER_MINUTE
 from flopwatch_server.telemetry.repository import happenings
@@ -55,12 +54,10 @@ def _events(session: Session, run: RunView, now: datetime) -> list[RunEvent]:
 def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime | None:
     """When the newest sample of a cluster was taken, as far as the nodes heard from last tell.
 
-    None before the first.
-    After `NEWEST_SAMPLE_LOOK_BACK` of silence it is the end of the newest minute. Raises NotFound.
+    After `NEWEST_SAMPLE_LOOK_BACK` of silence it is the end of the newest minute; None before the
+    first. Raises NotFound.
     """
-    found = overview_repository.cluster_by_name(session, cluster)
-    if found is None:
-        raise NotFound(f"no cluster {cluster}")
+    found = overview_repository.the_cluster(session, cluster)
     not_before = now - NEWEST_SAMPLE_LOOK_BACK
     newest = overview_repository.newest_sample_at(session, found.id, not_before, now)
     return newest or overview_repository.newest_minute_end(session, found.id)

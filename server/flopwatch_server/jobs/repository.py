@@ -102,7 +102,7 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     statement = insert(Run)
     new = statement.excluded
     kept = (
-        "started_at", "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds",
+        "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds",
         "suspended_seconds", "restarts",
     )  # fmt: skip
     identity = ("id", "cluster_id", "raw_job_id", "submitted_at")

@@ -16,6 +16,11 @@ RUNNING_STATES = frozenset(
 PENDING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 """States in which a job holds GPUs, and in which it waits for them; every other state is an end."""
 
+END_STATES = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+     "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"}
+)  # fmt: skip
+"""Slurm's words for a run that is over (squeue(1), JOB STATE CODES)."""
 
 WORKING_STATES = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
 """Those of the running states in which a job's own processes may use its GPUs. In the others they

@@ -23,6 +23,7 @@ from flopwatch_server.scheduler.feed.lines import (
     SnapshotLine,
 )
 from flopwatch_server.scheduler.records import (
+    END_STATES,
     PENDING_STATES,
     RUNNING_STATES,
     JobRecord,
@@ -32,11 +33,6 @@ from flopwatch_server.scheduler.records import (
 
 MAX_PROBLEMS = 100
 MAX_SNAPSHOT_AGE = timedelta(minutes=10)
-END_STATES = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
-     "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"}
-)  # fmt: skip
-"""Slurm's words for a run that is over (squeue(1), JOB STATE CODES)."""
 
 # Nothing that a scheduler tells is older or newer; 0 and "year 1" stand for "unknown" in the wild.
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
