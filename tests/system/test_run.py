@@ -70,6 +70,11 @@ class LocalRun:
         return found
 
 
+def _measured(run: LocalRun) -> dict[str, object] | None:
+    overview = run.live_overview("workstation")
+    return overview if overview and overview["power_watts"] is not None else None
+
+
 def _held(run: LocalRun) -> object:
     overview = run.live_overview("simulated")
     return overview and overview["allocated"]
@@ -120,7 +125,7 @@ def test_with_a_gpu_it_watches_this_machine_and_simulates_nothing(folder: Path) 
     driver.write()
     run = LocalRun(folder, driver)
     try:
-        overview = wait_for(lambda: run.live_overview("workstation"), "live figures", 150)
+        overview = wait_for(lambda: _measured(run), "live figures of a whole minute", 200)
         assert overview["simulated"] is False
         assert (overview["gpus"], overview["free"]) == (2, None)  # no scheduler tells
         assert overview["power_watts"] == pytest.approx(900)
