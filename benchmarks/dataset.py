@@ -28,8 +28,8 @@ from flopwatch_server.database.embedded import EmbeddedPostgres
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.migrate import upgrade
 from flopwatch_server.database.partitions import ensure_days
-from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.fleet.models import AgentEpoch, Device, Node, Placement
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.models import SchedulerSource

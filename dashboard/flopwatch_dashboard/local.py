@@ -11,7 +11,7 @@ from flopwatch_server.access import tokens
 from flopwatch_server.children import die_with_owner
 from flopwatch_server.clock import utc_now
 from flopwatch_server.database.engine import Database
-from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.settings import Settings
 
 _STOP_SECONDS = 5.0

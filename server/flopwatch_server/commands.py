@@ -14,7 +14,7 @@ from flopwatch_server.clock import utc_now
 from flopwatch_server.database.embedded import EmbeddedPostgresError, attach
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.opening import UnusableDatabaseError, opened
-from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.settings import Settings, SettingsError, load_settings
 
 

@@ -16,7 +16,7 @@ from flopwatch import wire
 from flopwatch.metrics import COLUMNS
 from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.database.engine import Database
-from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.telemetry.endpoints import ingest_route
 from flopwatch_server.telemetry.writer import IngestWriter

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from flopwatch_server.access import tokens
 from flopwatch_server.access.guard import Guard
-from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.fleet.models import Device, Node, Placement
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import feed_endpoints
 from flopwatch_server.jobs.models import Allocation, Run

@@ -17,7 +17,7 @@ from flopwatch_server.access.guard import COOKIE, MAX_PERSON_BODY_BYTES, Guard
 from flopwatch_server.access.models import Token
 from flopwatch_server.access.throttle import Throttle
 from flopwatch_server.database.engine import Database
-from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings
 

@@ -7,8 +7,8 @@ from typing import Any
 from flopwatch import wire
 from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet import service
-from flopwatch_server.fleet.clusters import ensure_cluster
-from flopwatch_server.fleet.nodes import ensure_nodes
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.nodes import ensure_nodes
 from flopwatch_server.house import House
 from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, batch, device, query, sampled
 

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.engine import Database
-from flopwatch_server.fleet.clusters import ensure_cluster
 from flopwatch_server.fleet.models import Device, Node, Placement
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import service
 from flopwatch_server.jobs.models import Allocation, Evidence, Run

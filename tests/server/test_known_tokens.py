@@ -13,7 +13,7 @@ from flopwatch_server.access import known_tokens, tokens
 from flopwatch_server.access.known_tokens import KnownTokens
 from flopwatch_server.access.models import Token
 from flopwatch_server.database.engine import Database
-from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 
 NOW = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 

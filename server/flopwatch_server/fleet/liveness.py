@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from flopwatch_server.fleet import repository
+from flopwatch_server.fleet.repository import agents
 
 
 class Liveness:
@@ -28,8 +28,8 @@ class Liveness:
 
     def write(self, session: Session) -> None:
         """Write what was heard."""
-        repository.touch_nodes(session, self._seen)
-        repository.measure_skews(session, self._skews)
+        agents.touch_nodes(session, self._seen)
+        agents.measure_skews(session, self._skews)
         self._is_written = True
 
     def keep(self) -> None:

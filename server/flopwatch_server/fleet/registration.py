@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from flopwatch import wire
-from flopwatch_server.fleet import repository
+from flopwatch_server.fleet.repository import agents
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Register:
         self._entered.add(key)
         node = self._nodes.get(key)
         if node is None or node.aliases != batch.aliases:
-            node_id = repository.agent_node(session, cluster_id, batch.node, batch.aliases)
+            node_id = agents.agent_node(session, cluster_id, batch.node, batch.aliases)
             node = self._nodes[key] = _KnownNode(node_id, batch.aliases, now)
         node.heard_at = now
         self._place(session, key, batch.devices, period())
@@ -107,11 +107,11 @@ class Register:
         """Say which devices are in a node, save those that another one holds."""
         node = self._nodes[key]
         since, at = period
-        ids = repository.devices(session, devices, since)
+        ids = agents.devices(session, devices, since)
         told = dict(zip(ids, devices, strict=True))
         own = {id_: told[id_] for id_ in ids if not self._is_held(id_, key, node.heard_at)}
-        repository.describe(session, own)
-        if repository.place(session, node.node_id, own, since, at):
+        agents.describe(session, own)
+        if agents.place(session, node.node_id, own, since, at):
             for other in self._nodes.values():  # the device's last node must tell anew
                 other.devices = None
         self._holders |= dict.fromkeys(own, key)
@@ -134,5 +134,5 @@ class Register:
         if key not in node.epochs:
             if len(node.epochs) >= _EPOCHS_REMEMBERED:
                 node.epochs.clear()
-            node.epochs[key] = repository.agent_epoch(session, node.node_id, epoch)
+            node.epochs[key] = agents.agent_epoch(session, node.node_id, epoch)
         return node.epochs[key]

@@ -5,7 +5,9 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from flopwatch_server.fleet import repository
+from flopwatch_server.fleet.repository import agents
+from flopwatch_server.fleet.repository.clusters import every_cluster
+from flopwatch_server.fleet.repository.nodes import expected_gpus
 from flopwatch_server.fleet.schemas import ClusterView
 
 
@@ -13,7 +15,7 @@ def clusters(session: Session) -> list[ClusterView]:
     """All clusters, by name."""
     return [
         ClusterView(name=cluster.name, simulated=cluster.simulated)
-        for cluster in repository.clusters(session)
+        for cluster in every_cluster(session)
     ]
 
 
@@ -28,10 +30,10 @@ def current_devices(
     """
     placed = [
         (placement, placement.gres_ordinal, placement.ordinal_source)
-        for placement in repository.current_placements(session, node_ids)
+        for placement in agents.current_placements(session, node_ids)
     ]
     count = Counter(placement.node_id for placement, _, _ in placed)
-    expected = repository.expected_gpus(session, node_ids)
+    expected = expected_gpus(session, node_ids)
     return {
         (placement.node_id, ordinal): (placement.device_id, source)
         for placement, ordinal, source in placed

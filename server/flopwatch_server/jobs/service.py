@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.text import storable
 from flopwatch_server.fleet import service as fleet
-from flopwatch_server.fleet.nodes import ensure_nodes
+from flopwatch_server.fleet.repository.nodes import ensure_nodes
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
 from flopwatch_server.jobs.repository import Holding

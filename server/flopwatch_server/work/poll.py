@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from flopwatch_server.fleet.clusters import ensure_cluster
+from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
 from flopwatch_server.scheduler.records import JobRecord, Scheduler, SchedulerError

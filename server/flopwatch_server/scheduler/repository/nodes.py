@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.database.text import storable
 from flopwatch_server.fleet.models import Node
-from flopwatch_server.fleet.nodes import ensure_nodes
+from flopwatch_server.fleet.repository.nodes import ensure_nodes
 from flopwatch_server.scheduler.records import NodeRecord
 
 

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from flopwatch import wire
 from flopwatch_server.database.base import Base
-from flopwatch_server.fleet import repository as fleet
 from flopwatch_server.fleet.registration import Registration
+from flopwatch_server.fleet.repository import agents
 from flopwatch_server.telemetry.ingest import Implausible, ValidatedBatch
 from flopwatch_server.telemetry.models import Gap, HookCounter, MetricState, NodeMinute, RunMinute
 
@@ -152,7 +152,7 @@ def _devices_of(session: Session, gap: wire.Gap, ids: Registration) -> Sequence[
         return [int(ids.device_ids[gap.device])]
     if len(ids.device_ids):
         return [int(id_) for id_ in ids.device_ids]
-    return [place.device_id for place in fleet.current_placements(session, [ids.node_id])]
+    return [place.device_id for place in agents.current_placements(session, [ids.node_id])]
 
 
 def write_reports(session: Session, registered: Iterable[Registered]) -> None:

@@ -1,4 +1,4 @@
-"""SQL of the fleet: nodes, devices, where they sit, and the lives of agents."""
+"""What agents tell: nodes, devices and where they sit, lives of agents, and signs of life."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,22 +21,9 @@ from sqlalchemy.orm import Session
 
 from flopwatch import wire
 from flopwatch_server.database.base import UtcDateTime
-from flopwatch_server.fleet.models import AgentEpoch, Cluster, Device, Node, Placement
+from flopwatch_server.fleet.models import AgentEpoch, Device, Node, Placement
 
 _MINOR_ORDER = "minor order"
-
-
-def clusters(session: Session) -> Sequence[Cluster]:
-    """All clusters, by name."""
-    return session.scalars(select(Cluster).order_by(Cluster.name)).all()
-
-
-def expected_gpus(session: Session, node_ids: Collection[int]) -> dict[int, int]:
-    """How many GPUs the scheduler says these nodes have, of those of which it says so."""
-    rows = session.execute(
-        select(Node.id, Node.gpu_count).where(Node.id.in_(node_ids), Node.gpu_count.is_not(None))
-    )
-    return {node_id: count for node_id, count in rows if count is not None}
 
 
 def current_placements(session: Session, node_ids: Collection[int]) -> Sequence[Placement]:

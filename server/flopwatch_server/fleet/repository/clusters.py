@@ -1,5 +1,6 @@
 """Clusters by name."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -17,3 +18,8 @@ def ensure_cluster(session: Session, name: str, now: datetime, *, simulated: boo
         .on_conflict_do_nothing()
     )
     return session.scalars(select(Cluster.id).where(Cluster.name == name)).one()
+
+
+def every_cluster(session: Session) -> Sequence[Cluster]:
+    """All clusters, by name."""
+    return session.scalars(select(Cluster).order_by(Cluster.name)).all()

@@ -1,6 +1,6 @@
 """Nodes by name, whoever names them first: the scheduler or an agent."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import or_, select
 from sqlalchemy.dialects.postgresql import insert
@@ -20,6 +20,14 @@ def ensure_nodes(session: Session, cluster_id: int, names: Iterable[str]) -> dic
         session.execute(insert(Node).on_conflict_do_nothing(), new)
         known = _ids(session, cluster_id, wanted)
     return known
+
+
+def expected_gpus(session: Session, node_ids: Collection[int]) -> dict[int, int]:
+    """How many GPUs the scheduler says these nodes have, of those of which it says so."""
+    rows = session.execute(
+        select(Node.id, Node.gpu_count).where(Node.id.in_(node_ids), Node.gpu_count.is_not(None))
+    )
+    return {node_id: count for node_id, count in rows if count is not None}
 
 
 def _ids(session: Session, cluster_id: int, names: Sequence[str]) -> dict[str, int]:

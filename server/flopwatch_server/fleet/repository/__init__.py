@@ -1,0 +1,1 @@
+"""Clusters, nodes and devices in the database."""
