@@ -20,11 +20,12 @@ soak: .venv/dev  ## Run what takes long: a bare Debian, kill -9, ten thousand no
 	$(PYTEST) -m hypothesis --hypothesis-profile soak --timeout 1200
 	$(BIN)/pytest -s --durations 0 tests/soak
 
-check: .venv/dev ## Format, lint, types, and who may import whom
+check: .venv/dev ## Format, lint, types, who may import whom, and the house's own rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy agent server dashboard
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.house.rules
 
 bench: .venv/dev ## Measure: make bench NAME=ingest; the last line is JSON
 	@$(BIN)/python -m benchmarks.$(NAME)

@@ -16,7 +16,7 @@ from flopwatch.wire import Gap, split_batch
 from flopwatch_agent.backfill import joined
 from flopwatch_agent.shipper import Shipper
 from flopwatch_agent.spool import Spool, SpooledBatch
-from flopwatch_agent.transport import Connection, TokenError, read_token
+from flopwatch_agent.transport import Connection
 from tests.agent.test_spool import batch, put
 
 
@@ -403,23 +403,3 @@ def test_the_end_of_the_agent_does_not_wait_for_a_dead_server(
     ship.finish(60.0)
     assert time.monotonic() - started < 60.0
     assert len(spool.oldest(10)) == 1
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
-def test_a_token_that_others_may_read_is_refused(token: Path, mode: int) -> None:
-    token.chmod(mode)
-    with pytest.raises(TokenError, match="chmod 600"):
-        read_token(token)
-
-
-@pytest.mark.parametrize("text", ["", "a\nb", "a\x00b", "ä"])
-def test_a_file_that_holds_no_token_is_refused(token: Path, text: str) -> None:
-    token.write_text(text)
-    with pytest.raises(TokenError, match="holds no token"):
-        read_token(token)
-
-
-@pytest.mark.parametrize("url", ["server:8080", "ftp://server", "http://", ""])
-def test_what_is_no_url_is_refused(url: str, token: Path) -> None:
-    with pytest.raises(ValueError, match="no http or https URL"):
-        Connection(url, token)

@@ -14,7 +14,7 @@ from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import service
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
-from flopwatch_server.scheduler.records import JobRecord, NodeGpus, NodeRecord
+from flopwatch_server.scheduler.records import JobRecord, NodeGpus
 
 T0 = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 ADMIN = Principal("ada", "admin")
@@ -293,16 +293,6 @@ def test_free_text_is_carried_as_it_is_but_for_what_a_database_cannot_hold(
     with database.session() as session:
         tell(session, replace(RUNNING, name=name), minute=2)
         assert one_run(session).name == "a|b\n<script>\x1f\u202e?end"
-
-
-def test_nodes_carry_the_schedulers_word(database: Database) -> None:
-    record = NodeRecord("g1", "IDLE+DRAIN", "fan", 8, "h100", ("h100", "debug"))
-    with database.session() as session:
-        cluster_id = ensure_cluster(session, "granite", T0)
-        service.apply_records(session, cluster_id, (), (record,), T0, complete=True, source="slurm")
-        node = session.scalars(select(Node)).one()
-        assert (node.scheduler_state, node.scheduler_reason) == ("IDLE+DRAIN", "fan")
-        assert (node.gpu_count, node.partitions) == (8, ["h100", "debug"])
 
 
 @pytest.mark.parametrize(
