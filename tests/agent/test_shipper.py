@@ -2,12 +2,10 @@
 
 import gzip
 import json
-import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,55 +16,7 @@ from flopwatch_agent.shipper import Shipper
 from flopwatch_agent.spool import Spool, SpooledBatch
 from flopwatch_agent.transport import Connection
 from tests.agent.test_spool import batch, put
-
-
-class Server:
-    """A real HTTP server that answers as told: (status, headers), or hangs up for status 0."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, dict[str, str]]] = []
-        self.bodies: list[bytes] = []
-        self.paths: list[str] = []
-        self.tokens: list[str] = []
-        self.clients: set[tuple[str, int]] = set()
-        self.took: Callable[[], None] = lambda: None
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, headers = server.answers.pop(0) if server.answers else (200, {})
-                server.took()
-                server.paths.append(self.path)
-                server.clients.add(self.client_address)
-                server.tokens.append(self.headers["Authorization"])
-                if self.headers["Content-Encoding"] == "gzip":
-                    server.bodies.append(gzip.decompress(body))
-                if status == 0:
-                    self.close_connection = True
-                    return
-                self.send_response_only(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                text = headers.get("X-Text", "").encode()
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-                # Without a word in the header, as a server that is tired of an idle connection.
-                self.close_connection = "X-Hang-Up" in headers
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Keep the test's output clean."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+from tests.lab.answering import Server
 
 
 @pytest.fixture
