@@ -101,20 +101,36 @@ class World:
         self, device: Device, start: datetime, states: str, **columns: float | None
     ) -> None:
         """One device-minute a letter of `states`: A, L, I, U; a space leaves one out."""
-        for number, letter in enumerate(states):
-            if letter != " ":
-                self.minute(device, start + timedelta(minutes=number), _WORDS[letter], **columns)
+        minutes = {
+            start + timedelta(minutes=number): letter
+            for number, letter in enumerate(states)
+            if letter != " "
+        }
+        self.minutes_at_once(device, minutes, **columns)
 
     def minute(self, device: Device, minute: datetime, state: str, **columns: float | None) -> None:
-        known = {"samples_received": 6, "samples_expected": 6, "samples_suspect": 0}
-        ensure_days(self.session, [minute.date()])
+        letter = next(letter for letter, word in _WORDS.items() if word == state)
+        self.minutes_at_once(device, {minute: letter}, **columns)
+
+    def minutes_at_once(
+        self, device: Device, minutes: Mapping[datetime, str], **columns: float | None
+    ) -> None:
+        """Device-minutes by their start, with the marks that the task leaves which makes them."""
+        if not minutes:
+            return
+        known = {"samples_received": 6, "samples_expected": 6, "samples_suspect": 0} | columns
         self.session.execute(
-            insert(device_minutes).values(
-                device_id=device.id, minute=minute, state=STATES.index(state), **known | columns
-            )
+            insert(device_minutes),
+            [
+                {"device_id": device.id, "minute": minute,
+                 "state": STATES.index(_WORDS[letter]), **known}
+                for minute, letter in minutes.items()
+            ],
+        )  # fmt: skip
+        steps = {minute - (minute - T0) % STEP for minute in minutes}
+        self.session.execute(
+            insert(dirty_steps), [{"device_id": device.id, "step": step} for step in sorted(steps)]
         )
-        step = minute - (minute - T0) % STEP
-        self.session.execute(insert(dirty_steps).values(device_id=device.id, step=step))
 
     def count_use(self, now: datetime) -> None:
         """Do what the periodic tasks do for overview and jobs list."""
