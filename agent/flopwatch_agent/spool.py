@@ -62,6 +62,7 @@ class Spool:
         self._lock = threading.RLock()
         self._folder_lock: int | None = None
         self._segments: list[Segment] = []
+        self._unreadable: set[Segment] = set()
         self._memory: dict[int, tuple[Record, bytes]] = {}
         self._gaps = GapBook(folder / "gaps.json")
         self._sequence = 0
@@ -92,8 +93,9 @@ class Spool:
                 body = gzip.compress(batch.body, compresslevel=6, mtime=0)
                 self._gaps.carried(self._remember(body, batch.span), batch.gaps)
             self._write_memory()
-            while self._bytes() > self._most_bytes and len(self._segments) > 1:
-                self._drop(self._segments[0])
+            for segment in self._segments[:-1]:
+                if self._bytes() > self._most_bytes:
+                    self._drop(segment)
             excess = max(0, len(self._memory) - self._memory_batches)
             spare = [record for record, _ in itertools.islice(self._memory.values(), excess)]
             self.lose(spare, "the spool could not be written")
@@ -241,13 +243,15 @@ class Spool:
         return Segment(path, waiting={})
 
     def _load(self, segment: Segment) -> dict[int, Record]:
-        """The records that wait in a segment; one that can't be read is left as it is."""
+        """The records that wait in a segment; none while it can't be read, which may pass."""
         try:
             waiting = segment.load()
         except OSError as error:
-            _log.error("a segment is left alone: %s", error)
-            self._segments.remove(segment)
+            if segment not in self._unreadable:
+                _log.error("a segment is left alone for now: %s", error)
+            self._unreadable.add(segment)
             return {}
+        self._unreadable.discard(segment)
         while segment.holes:
             start, end = segment.holes.pop()
             _log.error("batches of %d s in %s are spoilt", end - start, segment.path)
@@ -264,11 +268,11 @@ class Spool:
             self._segments.remove(segment)
 
     def _drop(self, segment: Segment) -> None:
-        """Make room: lose what waits in a segment and delete it."""
+        """Make room: lose what waits in a segment and delete it, unless it can't be read."""
         for record in self._load(segment).values():
             self._note_loss(record, "the spool was full")
         self._gaps.save()
-        if segment in self._segments:
+        if segment in self._segments and segment not in self._unreadable:
             segment.delete()
             self._segments.remove(segment)
 
@@ -290,7 +294,7 @@ class Spool:
         return None
 
     def _bytes(self) -> int:
-        return sum(segment.disk_bytes for segment in self._segments)
+        return sum(each.disk_bytes for each in self._segments if each not in self._unreadable)
 
     def _set_aside(self, record: Record, body: bytes) -> None:
         self._refused.mkdir(mode=0o700, exist_ok=True)

@@ -357,6 +357,26 @@ def test_folder_and_files_are_for_the_agents_eyes_only(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_segment_that_can_not_be_read_for_a_while_is_neither_forgotten_nor_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Spool(tmp_path, most_bytes=4 * 4096)
+    put(first, 10, filler=900)  # each its own segment
+    put(first, 20, filler=900)
+    first.close()
+    hidden = segments(tmp_path)[0]
+    os.chown(hidden, 12345, 12345)
+    again = Spool(tmp_path, most_bytes=4 * 4096)
+    assert [record.end for record in again.oldest(5)] == [20]
+    for end in range(30, 70, 10):
+        put(again, end, filler=900)
+    assert again.take_gaps() == [Gap(10.0, 20.0, "the spool was full")]
+    os.chown(hidden, os.geteuid(), os.getegid())
+    assert [record.end for record in again.oldest()] == [10]
+    assert len(drained(again)) == 5
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_what_is_not_ours_in_the_folder_is_neither_read_nor_removed(tmp_path: Path) -> None:
     source = Spool(tmp_path / "source")
     put(source, 10)
