@@ -204,7 +204,7 @@ class Writer:
         with self._lock:
             self._waiting.append(batch)
             dropped = self._waiting.pop(0) if len(self._waiting) > MEMORY_BATCHES else None
-        self._under_way = self._lane.start(self._write_all) or self._under_way
+        self._under_way = self._start() or self._under_way
         if dropped is None:
             return []
         start, end = dropped.span
@@ -216,9 +216,15 @@ class Writer:
         # The lane may still write an earlier batch, and may have looked before the last one came.
         if self._under_way is not None:
             wait([self._under_way], _LAST_WRITE_SECONDS)
-        future = self._lane.start(self._write_all)
+        future = self._start()
         if future is not None:
             wait([future], _LAST_WRITE_SECONDS)
+
+    def _start(self) -> Future[None] | None:
+        future = self._lane.start(self._write_all)
+        if future is not None:
+            future.add_done_callback(_tell_failure)
+        return future
 
     def _write_all(self) -> None:
         while True:
@@ -228,3 +234,9 @@ class Writer:
                 return
             self._spool.put(batches)
             self._shipper.notify()
+
+
+def _tell_failure(writing: Future[None]) -> None:
+    error = writing.exception()
+    if error is not None:
+        _log.error("batches are lost: the spool is broken", exc_info=error)

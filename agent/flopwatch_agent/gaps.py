@@ -39,7 +39,7 @@ class GapBook:
         """Read what an earlier life left; raise OSError where the disk does not let us."""
         try:
             text = self._path.read_text()
-            told = [Gap(**entry) for entry in json.loads(text)]
+            told = [_checked(Gap(**entry)) for entry in json.loads(text)]
         except FileNotFoundError:
             return
         except (TypeError, ValueError) as error:
@@ -109,3 +109,11 @@ class GapBook:
             first, second = self._waiting[:2]
             start, end = min(first.start, second.start), max(first.end, second.end)
             self._waiting[:2] = [Gap(start, end, "many gaps")]
+
+
+def _checked(gap: Gap) -> Gap:
+    """The gap; raise TypeError where a value is of another type than it should be."""
+    times = isinstance(gap.start, float | int) and isinstance(gap.end, float | int)
+    if not times or not isinstance(gap.cause, str) or not isinstance(gap.device, int | None):
+        raise TypeError(f"{gap} is no gap")
+    return gap

@@ -153,13 +153,21 @@ class Shipper:
     def _run(self) -> None:
         while True:
             self._news.clear()
-            delay = self.step()
+            delay = self._guarded_step()
             if self._stopping.is_set() and (delay is None or self._failures):
                 return
             if self._failures:
                 self._stopping.wait(delay)
             elif self._news.wait(delay):
                 self._stopping.wait(self._phase_seconds)
+
+    def _guarded_step(self) -> float | None:
+        try:
+            return self.step()
+        # Logged with its traceback: a defect must not keep all that comes after from the server.
+        except Exception as error:  # noqa: BLE001
+            _log.error("sending is broken", exc_info=error)
+            return self._retry(f"nothing could be sent: {error!r}")
 
     def _say(self, complaint: str) -> None:
         """Log a state once, when it begins, and the way out of it."""

@@ -1,5 +1,6 @@
 """One HTTP connection to the server, kept alive."""
 
+import contextlib
 import http.client
 import os
 import ssl
@@ -114,7 +115,10 @@ def _seconds(date: str) -> float | None:
 
 
 def _checked(server: str) -> SplitResult:
-    url = urlsplit(server)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError(f"{server!r} is no http or https URL")
-    return url
+    """The URL in parts, at none of which a connection could stumble later."""
+    with contextlib.suppress(ValueError):  # of an address, a port or a name that can't be
+        url = urlsplit(server)
+        host, port = (url.hostname or "").encode("idna"), url.port
+        if url.scheme in ("http", "https") and host and port != 0 and url.path.isascii():
+            return url
+    raise ValueError(f"{server!r} is no http or https URL")

@@ -234,3 +234,27 @@ def test_a_disk_that_hangs_costs_its_own_batches_and_their_gaps_are_told(tmp_pat
     free.set()
     writer.finish()
     assert len(waiting(tmp_path)) == MEMORY_BATCHES + 1
+
+
+def test_a_defect_of_the_spool_is_logged_and_the_next_batch_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class DefectiveSpool(Spool):
+        puts = 0
+
+        def put(self, batches: Sequence[SpooledBatch]) -> None:
+            self.puts += 1
+            if self.puts == 1:
+                raise RuntimeError("a defect")
+            super().put(batches)
+
+    spool = DefectiveSpool(tmp_path)
+    writer = Writer(spool, Shipper(spool, Connection("http://127.0.0.1:9", tmp_path), min))
+    writer.write(SpooledBatch(b"{}\n", (0, 10)))
+    wait_for(lambda: caplog.records, "the defect is told", 20, 0.01)
+    writer.write(SpooledBatch(b"{}\n", (10, 20)))
+    writer.finish()
+    assert len(waiting(tmp_path)) == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "batches are lost: the spool is broken"
+    assert record.exc_info

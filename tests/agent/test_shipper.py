@@ -14,9 +14,10 @@ from flopwatch.wire import Gap, split_batch
 from flopwatch_agent.backfill import joined
 from flopwatch_agent.shipper import Shipper
 from flopwatch_agent.spool import Spool, SpooledBatch
-from flopwatch_agent.transport import Connection
+from flopwatch_agent.transport import Answer, Connection
 from tests.agent.test_spool import batch, put
 from tests.lab.answering import Server
+from tests.lab.processes import wait_for
 
 
 @pytest.fixture
@@ -353,3 +354,27 @@ def test_the_end_of_the_agent_does_not_wait_for_a_dead_server(
     ship.finish(60.0)
     assert time.monotonic() - started < 60.0
     assert len(spool.oldest(10)) == 1
+
+
+def test_a_defect_in_sending_is_logged_and_ends_nothing(
+    spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Defective:
+        """A connection whose first post meets what nobody foresaw."""
+
+        posts = 0
+
+        def post(self, body: bytes) -> Answer:
+            self.posts += 1
+            if self.posts == 1:
+                raise RuntimeError("a defect")
+            return Answer(200, None, "")
+
+    put(spool, 10)
+    ship = Shipper(spool, Defective(), lambda low, high: 0.0)
+    ship.start()
+    wait_for(lambda: not spool.oldest(), "the batch is sent after all", 20, 0.01)
+    ship.finish(10.0)
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "sending is broken"
+    ]

@@ -231,9 +231,26 @@ def test_the_book_of_gaps_stays_bounded_and_covers_all_that_was_lost(tmp_path: P
     spool.close()
 
 
-def test_a_spoilt_book_of_gaps_is_no_reason_not_to_start(tmp_path: Path) -> None:
-    (tmp_path / "gaps.json").write_bytes(b"\xff[{")
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        b"\xff[{",
+        b"{}7",
+        b"7",
+        b"[7]",
+        b'[{"start": 0.0, "end": 10.0}]',
+        b'[{"start": "0", "end": 10.0, "cause": "the spool was full"}]',
+        b'[{"start": 0.0, "end": null, "cause": "the spool was full"}]',
+        b'[{"start": 0.0, "end": 10.0, "cause": 7}]',
+        b'[{"start": 0.0, "end": 10.0, "cause": "the spool was full", "device": "0"}]',
+    ],
+)
+def test_a_spoilt_book_of_gaps_is_forgotten_and_no_reason_not_to_start(
+    tmp_path: Path, spoilt: bytes
+) -> None:
+    (tmp_path / "gaps.json").write_bytes(spoilt)
     spool = Spool(tmp_path)
+    assert spool.take_gaps() == []
     put(spool, 10)
     assert len(drained(spool)) == 1
 

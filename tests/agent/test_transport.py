@@ -29,7 +29,29 @@ def test_a_file_that_holds_no_token_is_refused(token: Path, text: str) -> None:
         read_token(token)
 
 
-@pytest.mark.parametrize("url", ["server:8080", "ftp://server", "http://", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "server:8080",
+        "ftp://server",
+        "http://",
+        "",
+        "http://a..b:8260",
+        f"http://{'long' * 16}:8260",
+        "http://server:82600",
+        "http://server:port",
+        "http://server:0",
+        "http://[::1",
+        "http://server/größe",
+    ],
+)
 def test_what_is_no_url_is_refused(url: str, token: Path) -> None:
     with pytest.raises(ValueError, match="no http or https URL"):
         Connection(url, token)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://server", "https://grün.example:8260/flopwatch/", "http://[::1]:8260"]
+)
+def test_an_address_that_can_be_is_taken(url: str, token: Path) -> None:
+    Connection(url, token)
