@@ -126,9 +126,14 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     )
 
 
+def _scheduled(cluster_id: int) -> ColumnElement[bool]:
+    """The runs that a cluster's scheduler tells of: local ones are none of its business."""
+    return (Run.cluster_id == cluster_id) & ~Run.local
+
+
 def mark_vanished(session: Session, cluster_id: int, present: Iterable[int], now: datetime) -> None:
     """Open runs that are not among the `present` ids left the queue; those that are, are back."""
-    of_cluster = (Run.cluster_id == cluster_id) & Run.ended_at.is_(None)
+    of_cluster = _scheduled(cluster_id) & Run.ended_at.is_(None)
     here = Run.id.in_(list(present))
     session.execute(
         update(Run).where(of_cluster, ~here, Run.vanished_at.is_(None)).values(vanished_at=now)
@@ -161,7 +166,7 @@ def ends(session: Session, cluster_id: int, raw_job_ids: Iterable[int]) -> dict[
     """By run id: when runs of these jobs, and those that left the queue without an end, ended."""
     known = or_(Run.raw_job_id.in_(set(raw_job_ids)), Run.ended_at.is_(None))
     rows = session.execute(
-        select(Run.id, _END).where(Run.cluster_id == cluster_id, known, _END.is_not(None))
+        select(Run.id, _END).where(_scheduled(cluster_id), known, _END.is_not(None))
     )
     return {run_id: end for run_id, end in rows}
 
@@ -184,7 +189,7 @@ def close_allocations(session: Session, cluster_id: int) -> None:
         update(Allocation)
         .where(
             Allocation.run_id == Run.id,
-            Run.cluster_id == cluster_id,
+            _scheduled(cluster_id),
             Allocation.valid_to.is_(None),
             _END.is_not(None),
         )
