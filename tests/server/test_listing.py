@@ -195,6 +195,15 @@ def test_what_ended_longer_ago_is_left_out(world: World) -> None:
     assert set(ids(page(world, days=9))) == {"100", "101"}
 
 
+def test_what_was_last_seen_longer_ago_is_left_out_though_nobody_told_its_end(
+    world: World,
+) -> None:
+    world.run(100, start=at(-1440 * 9), vanished_at=at(-1440 * 8))
+    world.run(101, start=at(-1440 * 9), vanished_at=at(-1440 * 6))
+    assert ids(page(world)) == ["101"]
+    assert set(ids(page(world, days=9))) == {"100", "101"}
+
+
 def test_the_totals_count_all_pages(world: World) -> None:
     for number in range(3):
         world.run(100 + number, gpu_count=4)

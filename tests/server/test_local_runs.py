@@ -8,8 +8,9 @@ import pytest
 from flopwatch import wire
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
+from flopwatch_server.jobs.service import apply_records
 from flopwatch_server.work.schedule import close_silent_runs
-from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, batch, device, query
+from tests.lab.ingest import NOW, NOW_SECONDS, IngestClient, batch, cluster, device, query
 from tests.server.world import World
 
 STARTED = NOW_SECONDS - 1000.25
@@ -145,7 +146,7 @@ def test_a_run_of_which_nobody_tells_any_more_ends_when_last_seen(
     assert runs(agent) == [("4242", "RUNNING", None, None)]
     still_house.clock = lambda: NOW + timedelta(minutes=5, seconds=1)
     close_silent_runs(still_house)
-    assert runs(agent) == [("4242", "RUNNING", None, -10)]
+    assert runs(agent) == [("4242", "UNKNOWN", None, -10)]
     assert held(agent) == [("4242", 0, -10, -10, False)]
 
     tell(agent, sighting(400))  # the network was down
@@ -153,6 +154,29 @@ def test_a_run_of_which_nobody_tells_any_more_ends_when_last_seen(
     assert held(agent) == [("4242", 0, -10, None, False)]
     close_silent_runs(still_house)
     assert runs(agent) == [("4242", "RUNNING", None, None)]
+
+
+def test_a_run_of_a_node_that_was_renamed_is_the_same_run(agent: IngestClient) -> None:
+    tell(agent, sighting(0))
+    tell(agent, sighting(10), node="gpu02")
+    tell(agent, sighting(-10, devices=[0, 1]))  # from the spool, which has the name of its time
+    tell(agent, sighting(20), node="gpu02")
+    assert runs(agent) == [("4242", "RUNNING", None, None)]
+    assert held(agent) == [("4242", 0, -10, None, False), ("4242", 1, -10, -10, False)]
+    nodes = query(
+        agent.database, "SELECT DISTINCT name FROM allocations JOIN nodes ON nodes.id = node_id"
+    )
+    assert nodes == [("gpu02",)]
+
+
+def test_a_queue_without_it_is_none_of_a_local_runs_business(agent: IngestClient) -> None:
+    tell(agent, sighting())
+    with agent.database.session() as session:
+        apply_records(
+            session, cluster(agent.database), [], [], NOW, complete=True, source="slurm"
+        )  # fmt: skip
+    assert runs(agent) == [("4242", "RUNNING", None, None)]
+    assert held(agent) == [("4242", 0, 0, None, False)]
 
 
 def test_what_comes_late_from_a_spool_moves_the_beginning_back(agent: IngestClient) -> None:

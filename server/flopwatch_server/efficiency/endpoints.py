@@ -21,13 +21,14 @@ from flopwatch_server.efficiency.schemas import (
     Word,
 )
 from flopwatch_server.house import HouseDep, PrincipalDep, SessionDep
+from flopwatch_server.jobs.local.service import UNKNOWN
 from flopwatch_server.jobs.schemas import AllocationView, RunView
 from flopwatch_server.jobs.service import find_run
 from flopwatch_server.scheduler.records import END_STATES, PENDING_STATES, RUNNING_STATES
 
 router = APIRouter()
 
-JOB_STATES = PENDING_STATES | RUNNING_STATES | END_STATES
+JOB_STATES = PENDING_STATES | RUNNING_STATES | END_STATES | {UNKNOWN}
 
 # Wide enough for every job there is, narrow enough for the arithmetic of steps.
 _Time = Annotated[

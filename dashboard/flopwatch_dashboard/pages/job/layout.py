@@ -98,7 +98,7 @@ def title(data: JobData) -> list[Component]:
     """Name, id and state."""
     run = data.run
     word = run.state.replace("_", " ").capitalize()
-    if run.local and run.ended_at:
+    if run.local and run.state == "COMPLETED":
         word = "Ended"  # nobody knows how
     state = "ended" if run.ended_at else _state_now(data) if run.started_at else "pending"
     return [

@@ -22,6 +22,7 @@ STATE_LABELS = {
     "OUT_OF_MEMORY": "Out of memory",
     "CANCELLED": "Cancelled",
     "NODE_FAIL": "Node failed",
+    "UNKNOWN": "Unknown",
 }
 _MOST_VALUES = 50
 _LONGEST_WORD = 256

@@ -11,12 +11,18 @@ from flopwatch_server.jobs.local.models import LocalSighting
 from flopwatch_server.jobs.models import Allocation, Run
 
 
-def find(session: Session, node_id: int, raw_job_id: int) -> tuple[Run, LocalSighting] | None:
-    """A node's local run by its job id, which no other process of the node ever has."""
+def find(
+    session: Session, cluster_id: int, raw_job_id: int, started_at: datetime
+) -> tuple[Run, LocalSighting] | None:
+    """A local run by its identity, of which the name of its node is no part: that may change."""
     row = session.execute(
         select(Run, LocalSighting)
         .join(LocalSighting, LocalSighting.run_id == Run.id)
-        .where(LocalSighting.node_id == node_id, Run.raw_job_id == raw_job_id)
+        .where(
+            Run.cluster_id == cluster_id,
+            Run.raw_job_id == raw_job_id,
+            Run.submitted_at == started_at,
+        )
     ).first()
     return None if row is None else (row[0], row[1])
 

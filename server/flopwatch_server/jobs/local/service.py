@@ -24,6 +24,9 @@ LINGER = timedelta(minutes=1)
 
 SOURCE = "local"
 
+UNKNOWN = "UNKNOWN"
+"""The state of a run that nobody tells of any more: it may have ended, or its node be cut off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -49,12 +52,16 @@ def see(
     sources.succeeded(session, cluster_id, SOURCE, now)
     ordinals = repository.ordinals(session, node_id)
     for sighting in sorted(sightings, key=lambda each: each.seen_at):
-        found = repository.find(session, node_id, sighting.raw_job_id)
+        found = repository.find(session, cluster_id, sighting.raw_job_id, sighting.started_at)
         is_newest = found is None or sighting.seen_at >= found[1].last_seen_at
         run, known = found or _add(session, cluster_id, node_id, sighting, now)
-        _hold(session, run, node_id, sighting, ordinals, is_newest=is_newest)
+        if is_newest and known.node_id != node_id:  # its node has another name now
+            known.node_id = node_id
+            for allocation in repository.holdings(session, run.id):
+                allocation.node_id = node_id
+        _hold(session, run, known.node_id, sighting, ordinals, is_newest=is_newest)
         if is_newest and run.ended_at is None:
-            run.vanished_at = None
+            run.state, run.vanished_at = "RUNNING", None
         known.last_seen_at = max(known.last_seen_at, sighting.seen_at)
         known.heard_at = now
         run.gpu_count = max(run.gpu_count or 0, len(sighting.device_ids))
@@ -70,7 +77,7 @@ def see(
 def close_silent(session: Session, now: datetime) -> None:
     """Let runs that nobody tells of any more end when they were last seen, until they are again."""
     for run, known in repository.silent(session, now - SILENCE):
-        run.vanished_at = known.last_seen_at
+        run.state, run.vanished_at = UNKNOWN, known.last_seen_at
         _release(session, run, (), known.last_seen_at)
 
 
