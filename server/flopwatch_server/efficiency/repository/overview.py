@@ -123,7 +123,8 @@ def gpus_held(session: Session, cluster_id: int, now: datetime) -> Sequence[AnyR
 
 @cache
 def _gpus_held() -> Select[Any]:
-    present = state_now(Run.cluster_id == bindparam("cluster_id"))
+    # A run that has ended holds nothing: told so, the index of open runs has few to offer.
+    present = state_now(Run.cluster_id == bindparam("cluster_id"), Run.ended_at.is_(None))
     gpu = _gpu(present.c)
     once = select(present).ext(distinct_on(*gpu)).order_by(*gpu, present.c.id).cte("once")
     tensor = case((~once.c.shared, once.c.tensor_active))
@@ -196,9 +197,17 @@ def newest_sample_at(
 
     It is looked for on the ten nodes that were heard from last.
     """
+    ts: datetime | None = session.scalar(
+        _newest_sample_at(), {"cluster_id": cluster_id, "not_before": not_before, "now": now}
+    )
+    return ts
+
+
+@cache
+def _newest_sample_at() -> Select[datetime]:
     heard_last = (
         select(Node.id)
-        .where(Node.cluster_id == cluster_id)
+        .where(Node.cluster_id == bindparam("cluster_id"))
         .order_by(Node.last_batch_at.desc().nulls_last(), Node.id)
         .limit(_NODES_ASKED)
     )
@@ -206,21 +215,20 @@ def newest_sample_at(
         select(samples.c.ts)
         .where(
             samples.c.device_id == Placement.device_id,
-            samples.c.ts > instant(not_before),
-            samples.c.ts <= instant(now),
+            samples.c.ts > bindparam("not_before", type_=UtcDateTime),
+            samples.c.ts <= bindparam("now", type_=UtcDateTime),
         )
         .order_by(samples.c.ts.desc())
         .limit(1)
         .correlate(Placement)
         .lateral("newest")
     )
-    ts: datetime | None = session.scalar(
+    return (
         select(func.max(newest.c.ts))
         .select_from(Placement)
         .join(newest, true())
         .where(Placement.node_id.in_(heard_last), Placement.valid_to.is_(None))
     )
-    return ts
 
 
 def newest_minute_end(session: Session, cluster_id: int) -> datetime | None:

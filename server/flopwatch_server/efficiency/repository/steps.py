@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -11,6 +12,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    bindparam,
     case,
     cast,
     delete,
@@ -21,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import KNOWN_STATES, account_steps, cluster_steps
 from flopwatch_server.efficiency.repository.figures import in_state
 from flopwatch_server.efficiency.repository.hours import mean_of_sums, sum_and_count
@@ -181,28 +184,40 @@ def of_cluster(
     session: Session, cluster_id: int, start: datetime, end: datetime
 ) -> Sequence[AnyRow]:
     """Steps of a cluster in [start, end), in order, each with all of its accounts together."""
+    window = {"cluster_id": cluster_id, "start": start, "end": end}
+    return session.execute(_of_cluster(), window).all()
+
+
+@cache
+def _of_cluster() -> Select[Any]:
     together = _together().add_columns(_by_account.step).group_by(_by_account.step)
-    accounts = together.where(*_of(account_steps, cluster_id, start, end)).cte("accounts")
-    return session.execute(
+    accounts = together.where(*_in_window(account_steps)).cte("accounts")
+    return (
         select(cluster_steps, *(column for column in accounts.c if column.key != "step"))
         .outerjoin(accounts, accounts.c.step == cluster_steps.c.step)
-        .where(*_of(cluster_steps, cluster_id, start, end))
+        .where(*_in_window(cluster_steps))
         .order_by(cluster_steps.c.step)
-    ).all()
+    )
 
 
 def of_accounts(
     session: Session, cluster_id: int, start: datetime, end: datetime
 ) -> Sequence[AnyRow]:
     """Accounts of a cluster over [start, end), each over all steps, those that held most first."""
+    window = {"cluster_id": cluster_id, "start": start, "end": end}
+    return session.execute(_of_accounts(), window).all()
+
+
+@cache
+def _of_accounts() -> Select[Any]:
     allocated = func.sum(_by_account.allocated_seconds)
-    return session.execute(
+    return (
         _together()
         .add_columns(_by_account.account, allocated.label("allocated_seconds"))
-        .where(*_of(account_steps, cluster_id, start, end))
+        .where(*_in_window(account_steps))
         .group_by(_by_account.account)
         .order_by(allocated.desc(), _by_account.account)
-    ).all()
+    )
 
 
 def _together() -> Select[Any]:
@@ -214,8 +229,7 @@ def _together() -> Select[Any]:
     return select(*seconds, mean_of_sums(_by_account, "tensor_active").label("tensor_active"))
 
 
-def _of(
-    table: Table, cluster_id: int, start: datetime, end: datetime
-) -> tuple[ColumnElement[bool], ...]:
+def _in_window(table: Table) -> tuple[ColumnElement[bool], ...]:
     step = table.c.step
-    return table.c.cluster_id == cluster_id, step >= instant(start), step < instant(end)
+    start, end = (bindparam(name, type_=UtcDateTime) for name in ("start", "end"))
+    return table.c.cluster_id == bindparam("cluster_id"), step >= start, step < end
