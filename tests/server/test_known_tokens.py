@@ -1,17 +1,22 @@
 """Tokens are looked up once, and no revoked one is let in for longer than it is said to be."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 from sqlalchemy import event, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access import known_tokens, tokens
 from flopwatch_server.access.known_tokens import KnownTokens
 from flopwatch_server.access.models import Token
+from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet.repository.clusters import ensure_cluster
 
@@ -42,6 +47,11 @@ class Machines:
             cluster_id = ensure_cluster(session, "granite", NOW)
             return tokens.create(session, "node", cluster_id, node, NOW)
 
+    async def try_all(self, *values: str) -> list[MachineIdentity | BaseException | None]:
+        """What each token is answered, or what is raised for it."""
+        answers = (self._known.identify(value) for value in values)
+        return await asyncio.gather(*answers, return_exceptions=True)
+
     def show(self, *values: str) -> list[str | None]:
         """The node of each token, None for one that is refused."""
         self.statements.clear()
@@ -54,9 +64,14 @@ class Machines:
 
 
 @pytest.fixture
-def machines(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
-    with asyncio.Runner() as loop:
-        yield Machines(database, loop, monkeypatch)
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def machines(database: Database, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    return Machines(database, loop, monkeypatch)
 
 
 def _revoke(session: Session, token: Token) -> None:
@@ -90,6 +105,41 @@ def test_a_wrong_token_is_looked_up_once(machines: Machines) -> None:
     assert machines.show("fpn_guess") == [None]
     assert machines.show("fpn_guess") == [None]
     assert machines.statements == []
+
+
+def test_all_who_wait_for_a_database_out_of_reach_are_told_by_one_attempt(
+    machines: Machines, loop: asyncio.Runner
+) -> None:
+    attempts: list[int] = []
+
+    def refuse(*connection: object) -> None:
+        attempts.append(1)
+        raise psycopg.OperationalError("connection refused")
+
+    machines.database.dispose()
+    event.listen(machines.database.engine, "do_connect", refuse)
+    answers = loop.run(machines.try_all("fpn_1", "fpn_2", "fpn_3"))
+    assert [type(answer) for answer in answers] == [OperationalError] * 3
+    assert len(attempts) == 1
+    event.remove(machines.database.engine, "do_connect", refuse)
+    assert machines.show(machines.token("g1")) == ["g1"]
+
+
+def test_a_database_that_hangs_is_not_waited_for_without_end(
+    machines: Machines, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_tokens, "_ANSWER_SECONDS", 0.05)
+    given_up = threading.Event()
+
+    def hang(*connection: object) -> None:
+        given_up.wait(20)
+        raise psycopg.OperationalError("the connection was lost")
+
+    machines.database.dispose()
+    event.listen(machines.database.engine, "do_connect", hang)
+    answers = loop.run(machines.try_all("fpn_1", "fpn_2"))
+    given_up.set()
+    assert [type(answer) for answer in answers] == [PoolTimeout] * 2
 
 
 def test_many_at_once_cost_one_query_in_5_seconds_and_are_marked_once_a_minute(

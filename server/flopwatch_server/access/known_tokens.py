@@ -4,6 +4,8 @@ import asyncio
 import math
 import time
 
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
 from flopwatch_server.access import repository, tokens
 from flopwatch_server.access.repository import Standing
 from flopwatch_server.access.tokens import MachineIdentity
@@ -14,6 +16,7 @@ CHECK_SECONDS = 5.0
 """A token that is revoked or deleted works for this long at most. One that was tried before it was
 made is known this much later; any other new one at once."""
 
+_ANSWER_SECONDS = 10.0  # a connection that hangs may do so for a quarter of an hour
 _TOUCH_SECONDS = 60.0
 _MOST_TOKENS = 50_000  # a flood of made-up tokens must not fill the memory
 
@@ -32,14 +35,15 @@ class KnownTokens:
         self._used: set[int] = set()
         self._standing: Standing | None = None
         self._checked_at = self._touched_at = -math.inf
-        self._checking = asyncio.Lock()
+        self._checking: asyncio.Task[None] | None = None
 
     async def identify(self, value: str) -> MachineIdentity | None:
-        """Whose token this is; None for an unknown or revoked one."""
+        """Whose token this is; None for an unknown or revoked one.
+
+        Raises one of the engine's UNREACHABLE where the database does not answer.
+        """
         if self._is_stale():
-            async with self._checking:
-                if self._is_stale():
-                    await self._check()
+            await self._checked()
         if value in self._identities:
             identity = self._identities[value]
         else:
@@ -54,12 +58,22 @@ class KnownTokens:
     def _is_stale(self) -> bool:
         return time.monotonic() - self._checked_at > CHECK_SECONDS
 
+    async def _checked(self) -> None:
+        """Wait for the one check that is going on; what it raises is raised to all who wait."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+        await asyncio.shield(self._checking)  # one who goes away must not end it for the others
+
     async def _check(self) -> None:
         now = time.monotonic()
         used: set[int] = set()
         if now - self._touched_at > _TOUCH_SECONDS:
             used, self._used, self._touched_at = self._used, set(), now
-        standing = await asyncio.to_thread(self._read_standing, used)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                standing = await asyncio.to_thread(self._read_standing, used)
+        except TimeoutError as error:
+            raise PoolTimeout("the database does not say whether tokens changed") from error
         if standing != self._standing:
             self._identities.clear()
             self._standing = standing
