@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from array import array
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from flopwatch_server.database import partitions
 from flopwatch_server.database.copy import Floats, copy_rows, timestamps
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
+from flopwatch_server.telemetry import ingest
 from tests.lab.ingest import (
     NAN,
     NOW,
@@ -139,6 +141,16 @@ def test_infinity_is_implausible_where_a_metric_has_no_upper_bound(agent: Ingest
     assert query(agent.database, "SELECT metric, reason FROM metric_states") == [
         ("subsample_count", "implausible")
     ]
+
+
+def test_the_devices_of_ten_thousand_nodes_in_turn_are_decoded_once() -> None:
+    bodies = [
+        wire.encode_batch(batch(devices=[device(uuid=f"GPU-{node}")]), array("f"))
+        for node in range(10_000)
+    ]
+    first, second = ([ingest.decode(body, wire.BATCH_TYPE)[0] for body in bodies] for _ in range(2))
+    pairs = zip(first, second, strict=True)
+    assert all(before.devices is after.devices for before, after in pairs)
 
 
 def test_a_device_has_been_where_it_is_since_its_first_sample_began(agent: IngestClient) -> None:

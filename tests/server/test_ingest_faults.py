@@ -1,6 +1,7 @@
 """When the database fails, what was acknowledged is kept and the rest is asked for again."""
 
 import asyncio
+import gzip
 import os
 import signal
 import subprocess
@@ -13,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from flopwatch import wire
+from flopwatch_server.database import engine
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.telemetry import ingest, writer
@@ -26,6 +28,7 @@ from tests.lab.ingest import (
     NOW,
     NOW_SECONDS,
     IngestClient,
+    batch,
     cluster,
     device,
     ingest_client,
@@ -37,6 +40,7 @@ from tests.lab.processes import wait_for
 
 COUNT = "SELECT count(*) FROM samples"
 DEADLINE_SECONDS = 60
+SIZE_BYTES = 1000
 
 
 def validated(cluster_id: int, node: str, job_id: int = 1, rows: int = 2) -> ValidatedBatch:
@@ -52,12 +56,17 @@ def validated(cluster_id: int, node: str, job_id: int = 1, rows: int = 2) -> Val
     return ingest.validate(*ingest.decode(body, wire.BATCH_TYPE), cluster_id, NOW)
 
 
+def submit(ingest_writer: IngestWriter, batch: ValidatedBatch) -> asyncio.Future[Outcome]:
+    """Let a batch, of SIZE_BYTES as it is said, wait for the writer."""
+    return asyncio.ensure_future(ingest_writer.submit(batch, SIZE_BYTES))
+
+
 def write_as_one_group(house: House, batches: list[ValidatedBatch]) -> list[Outcome | Exception]:
     """Let all batches wait before the writer starts, so that it takes them together."""
 
     async def run() -> list[Outcome | BaseException]:
         ingest_writer = IngestWriter(house)
-        waiting = [asyncio.ensure_future(ingest_writer.submit(batch)) for batch in batches]
+        waiting = [submit(ingest_writer, batch) for batch in batches]
         await asyncio.sleep(0)
         ingest_writer.start()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -95,7 +104,7 @@ def test_a_group_with_a_batch_sent_again_counts_each_on_its_own(still_house: Hou
 def test_what_is_more_than_can_wait_is_turned_away(
     still_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 5)
+    monkeypatch.setattr(writer, "MAX_WAITING_BYTES", 2 * SIZE_BYTES)
     cluster_id = cluster(still_house.database)
     batches = [validated(cluster_id, f"gpu0{number}") for number in range(3)]
     outcomes = write_as_one_group(still_house, batches)
@@ -103,17 +112,55 @@ def test_what_is_more_than_can_wait_is_turned_away(
     assert isinstance(outcomes[2], Unavailable)
 
 
+def test_bodies_that_wait_are_weighed_as_they_are_unpacked(
+    agent: IngestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header without samples takes memory as well, and is packed to next to nothing."""
+    monkeypatch.setattr(writer, "MAX_WAITING_BYTES", 100_000)
+    few, many = (
+        batch(host=[wire.HostUsage(NOW_SECONDS, None, 1.0, 8, 100.0, 200.0)] * entries)
+        for entries in (10, 2000)
+    )
+    assert len(gzip.compress(wire.encode_batch(many, array("f")))) < 10_000
+    assert agent.post(few).status_code == 200
+    assert agent.post(many).status_code == 503
+
+
+@pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
+def test_a_lock_that_is_held_too_long_is_waited_for_once_and_not_by_every_batch(
+    still_house: House,
+    limit: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database = still_house.database
+    cluster_id = cluster(database)
+    batches = [validated(cluster_id, f"gpu0{number}") for number in range(3)]
+    if limit == "statement_timeout":
+        monkeypatch.setattr(engine, "STATEMENT_TIMEOUT_SECONDS", 0.1)
+    else:
+        name = make_url(database.conninfo).database
+        with database.session() as session:
+            session.execute(text(f"ALTER DATABASE {name} SET lock_timeout = '100ms'"))
+    with database.session() as other:
+        other.execute(text("LOCK TABLE nodes"))
+        outcomes = write_as_one_group(still_house, batches)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 3
+    tried = [told for told in caplog.messages if "batches were not written" in told]
+    assert [told.split()[0] for told in tried] == ["3"]
+
+
 def test_a_writer_that_stops_writes_what_waits_and_takes_no_more(still_house: House) -> None:
     cluster_id = cluster(still_house.database)
 
     async def run() -> Outcome:
         ingest_writer = IngestWriter(still_house)
-        waiting = asyncio.ensure_future(ingest_writer.submit(validated(cluster_id, "gpu01")))
+        waiting = submit(ingest_writer, validated(cluster_id, "gpu01"))
         await asyncio.sleep(0)
         ingest_writer.start()
         await asyncio.to_thread(ingest_writer.stop)
         with pytest.raises(Unavailable):
-            await ingest_writer.submit(validated(cluster_id, "gpu02"))
+            await submit(ingest_writer, validated(cluster_id, "gpu02"))
         return await waiting
 
     assert asyncio.run(run()) == Outcome(2, 0, 0)
@@ -131,14 +178,12 @@ def test_a_writer_that_is_stopped_while_it_writes_writes_what_came_meanwhile(
         ingest_writer = IngestWriter(still_house)
         with database.session() as other:
             other.execute(text("LOCK TABLE samples"))
-            posts = [asyncio.ensure_future(ingest_writer.submit(validated(cluster_id, "gpu01")))]
+            posts = [submit(ingest_writer, validated(cluster_id, "gpu01"))]
             await asyncio.sleep(0)
             ingest_writer.start()
             await asyncio.to_thread(wait_for, lambda: query(database, waiting), "it writes", 20)
             for name in ("gpu02", "gpu03"):
-                posts.append(
-                    asyncio.ensure_future(ingest_writer.submit(validated(cluster_id, name)))
-                )
+                posts.append(submit(ingest_writer, validated(cluster_id, name)))
             await asyncio.sleep(0)
             stop = asyncio.ensure_future(asyncio.to_thread(ingest_writer.stop))
             await asyncio.to_thread(wait_for, lambda: ingest_writer._stopped, "it stops", 20)

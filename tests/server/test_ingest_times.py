@@ -1,7 +1,7 @@
 """Times: of the agent's clock, the server's, and what lies too far from either."""
 
 from array import array
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -59,7 +59,9 @@ def test_the_agents_clock_is_measured_against_the_servers(agent: IngestClient) -
     assert query(agent.database, "SELECT last_batch_at FROM nodes") == [(NOW,)]
 
 
-@pytest.mark.parametrize("text", ["", "noon", "-1", "1e9", "nan", "9" * 40, "1.2.3"])
+@pytest.mark.parametrize(
+    "text", ["", "noon", "-1", "1e9", "nan", "9" * 40, "1.2.3", "253402300800"]
+)
 def test_a_clock_that_is_no_time_is_refused_by_name(agent: IngestClient, text: str) -> None:
     answer = agent.post(batch(), None, **{wire.SENT_AT_HEADER: text})
     assert answer.status_code == 400
@@ -109,6 +111,21 @@ def test_a_time_from_the_future_is_taken_as_now_where_the_clock_is_not_told(
     seen = query(agent.database, "SELECT first_seen_at, last_seen_at FROM evidence")
     assert seen == [(at(-10), NOW)]
     assert query(agent.database, "SELECT valid_from, valid_to FROM gaps") == [(at(-50), NOW)]
+
+
+def test_a_clock_at_the_end_of_time_brings_nothing_before_1970(agent: IngestClient) -> None:
+    """It jumped thousands of years ahead after it had told the times of this batch."""
+    tomorrow = NOW_SECONDS + 86_400.0
+    message = batch(
+        events=[wire.Event(0, tomorrow, "xid", 79)],
+        gaps=[wire.Gap(tomorrow, tomorrow + 10, "spool full"),
+              wire.Gap(tomorrow, 253_402_300_799, "spool full")],
+    )  # fmt: skip
+    answer = agent.post(message, None, **{wire.SENT_AT_HEADER: "253402300799"})
+    assert answer.is_success
+    began = datetime(1970, 1, 1, tzinfo=UTC)
+    assert query(agent.database, "SELECT at FROM device_events") == [(began,)]
+    assert query(agent.database, "SELECT valid_from, valid_to FROM gaps") == [(began, NOW)]
 
 
 def test_a_time_within_5_minutes_ahead_is_left_as_it_is(agent: IngestClient) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from flopwatch import wire
 
+MAX_TIME = 253_402_300_799
+"""The last second of the year 9999, in seconds since 1970: what is later is no time."""
+
 MAX_FUTURE_SECONDS = 300
 """How far ahead of the server's clock a time may be; times further ahead are not believed."""
 
@@ -29,7 +32,12 @@ class Present:
 
     def settle(self, time: float) -> float:
         """`time`; one from the future as far back as the clock is ahead, and at most now."""
-        return min(time - self.ahead, self.now) if self.is_future(time) else time
+        return min(self.set_back(time), self.now) if self.is_future(time) else time
+
+    def set_back(self, time: float) -> float:
+        """`time` as far back as the clock is ahead, and not before 1970: the clock may have jumped
+        to where it is after it had told the time."""
+        return max(0.0, time - self.ahead)
 
     def is_future(self, time: float) -> bool:
         """Whether `time` is so far ahead that no clock could tell it rightly."""
@@ -60,5 +68,5 @@ def settle_times(batch: wire.Batch, present: Present) -> None:
         run.ended_at = None if run.ended_at is None else settle(run.ended_at)
     for gap in batch.gaps:
         if present.is_future(gap.end):
-            gap.start, gap.end = gap.start - present.ahead, settle(gap.end)
+            gap.start, gap.end = present.set_back(gap.start), settle(gap.end)
     batch.gaps = [gap for gap in batch.gaps if gap.start < gap.end]

@@ -14,6 +14,7 @@ from flopwatch import wire
 from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.house import get_house, get_machine, require_kind
 from flopwatch_server.telemetry import ingest
+from flopwatch_server.telemetry.clocks import MAX_TIME
 from flopwatch_server.telemetry.header import InvalidBatch
 from flopwatch_server.telemetry.ingest import BodyTooLarge, BrokenBody, ValidatedBatch
 from flopwatch_server.telemetry.writer import IngestWriter, NotStorable, Unavailable
@@ -73,14 +74,16 @@ async def _keep(request: Request, machine: MachineIdentity) -> Response:
     body = await request.body()
     received_at = house.clock()
 
-    def read() -> ValidatedBatch:
-        batch, values = ingest.decode(ingest.unpack(body, encoding), content_type)
+    def read() -> tuple[ValidatedBatch, int]:
+        unpacked = ingest.unpack(body, encoding)
+        batch, values = ingest.decode(unpacked, content_type)
         _admit(machine, batch)
-        return ingest.validate(batch, values, machine.cluster_id, received_at, sent_at)
+        valid = ingest.validate(batch, values, machine.cluster_id, received_at, sent_at)
+        return valid, len(unpacked)
 
     # A thread of its own costs more than reading a small body.
     small = len(body) < _SMALL_BODY_BYTES
-    outcome = await writer.submit(read() if small else await asyncio.to_thread(read))
+    outcome = await writer.submit(*(read() if small else await asyncio.to_thread(read)))
     return Response(
         msgspec.json.encode(
             {
@@ -110,7 +113,7 @@ def _sent_at(request: Request) -> float | None:
     text = request.headers.get(wire.SENT_AT_HEADER)
     if text is None:
         return None
-    if not _SECONDS.fullmatch(text):
+    if not _SECONDS.fullmatch(text) or float(text) > MAX_TIME:
         raise HTTPException(400, f"{wire.SENT_AT_HEADER} is not seconds since 1970: {text[:40]}")
     return float(text)
 

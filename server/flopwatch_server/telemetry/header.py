@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 from flopwatch import wire
 from flopwatch.metrics import BY_NAME, Reason
+from flopwatch_server.telemetry.clocks import MAX_TIME
 
 _WORD = re.compile(r"[A-Za-z0-9._:+/-]{0,64}")
 _REASONS = frozenset(get_args(Reason))
 _EVIDENCE_KINDS = frozenset({"prolog", "cgroup", "environ"})
-_MAX_TIME = 253_402_300_799  # the end of the year 9999
 _MAX_BIGINT = 2**63 - 1
 _MAX_NUMBER = 1e30
 _MAX_ALIASES = 16
@@ -211,7 +211,7 @@ def _match(pattern: re.Pattern[str], text: str, place: str, problem: str) -> Non
 
 
 def _time(seconds: float, place: str) -> None:
-    if not 0 <= seconds <= _MAX_TIME:
+    if not 0 <= seconds <= MAX_TIME:
         raise InvalidBatch(place, "is not a time")
 
 

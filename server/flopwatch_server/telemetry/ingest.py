@@ -18,11 +18,10 @@ from flopwatch import wire
 from flopwatch.metrics import BY_NAME, COLUMNS, METRICS, SAMPLE_PERIOD_SECONDS
 from flopwatch_server.database.copy import Floats, Integers
 from flopwatch_server.settings import LATE_SAMPLE_SECONDS
-from flopwatch_server.telemetry.clocks import MAX_FUTURE_SECONDS, Present, settle_times
+from flopwatch_server.telemetry.clocks import MAX_FUTURE_SECONDS, MAX_TIME, Present, settle_times
 from flopwatch_server.telemetry.header import InvalidBatch, check_devices, check_header
 
 MAX_SAMPLES = 100_000
-_MAX_TIME = 253_402_300_799  # the end of the year 9999
 _CHUNK_BYTES = 256 * 1024
 _MAX_JSON_BYTES = 8 * 1024 * 1024
 _MAX_JSON_PARTS = 250_000  # as many lists and objects as all limits of a batch together allow
@@ -31,7 +30,7 @@ _MINIMA = np.array([metric.minimum for metric in METRICS], np.float32)
 # Infinity is above every maximum.
 _MAXIMA = np.array([min(metric.maximum, _LARGEST) for metric in METRICS], np.float32)
 _SMALLEST = np.finfo(np.float32).tiny
-_NODES_REMEMBERED = 8192
+_NODES_REMEMBERED = 16_384  # of more nodes, each in its turn, not one would be remembered
 _MOST_TEXT_REMEMBERED = 4096  # bytes: 25 devices or so
 _T = TypeVar("_T")
 _ALL_COLUMNS = list(COLUMNS)
@@ -234,7 +233,7 @@ def _check_samples(batch: wire.Batch, values: Floats) -> tuple[Integers, Integer
     time = _integers(samples.time, "$.samples.time")
     known = len(batch.devices)
     _refuse((device < 0) | (device >= known), "$.samples.device", f"is not one of {known} devices")
-    _refuse((time < 0) | (time > _MAX_TIME), "$.samples.time", "is not a time")
+    _refuse((time < 0) | (time > MAX_TIME), "$.samples.time", "is not a time")
     period = SAMPLE_PERIOD_SECONDS
     _refuse(time % period != 0, "$.samples.time", f"is not a multiple of {period}")
     return device, time

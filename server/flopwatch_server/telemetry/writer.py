@@ -27,13 +27,16 @@ from flopwatch_server.telemetry.store import Outcome, Store
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING_ROWS = 400_000
 MAX_GROUP_ROWS = 50_000
 MAX_GROUP_BATCHES = 256
 MAX_WAITING_BATCHES = 2048
+MAX_WAITING_BYTES = 48 * 1024 * 1024
+"""Of bodies, unpacked. What a header becomes in memory may take 60 times its bytes."""
+
 _DAY_SECONDS = 86_400
 _IDLE_SECONDS = 0.5
-_UNREACHABLE_STATES = ("08", "53", "57P")  # no connection, no room, shut down
+_CONCERN_ALL = ("08", "53", "57", "55P03")
+"""SQLSTATEs, or how they begin: no connection, no room, shut down or out of time, locked."""
 
 
 class Unavailable(Exception):
@@ -47,6 +50,7 @@ class NotStorable(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     batch: ValidatedBatch
+    size_bytes: int
     answer: asyncio.Future[Outcome]
 
 
@@ -59,7 +63,7 @@ class IngestWriter:
         self._store = Store()
         self._days: set[date] = set()
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._waiting_batches = self._waiting_rows = 0
+        self._waiting_batches = self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ingest writer", daemon=True)
@@ -76,17 +80,20 @@ class IngestWriter:
         self._thread.join()
         self._database.dispose()
 
-    async def submit(self, batch: ValidatedBatch) -> Outcome:
-        """Wait until `batch` is durable. Raises Unavailable or NotStorable."""
-        waiting = _Waiting(batch, asyncio.get_running_loop().create_future())
+    async def submit(self, batch: ValidatedBatch, size_bytes: int) -> Outcome:
+        """Wait until `batch`, which came as so many bytes, unpacked, is durable.
+
+        Raises Unavailable or NotStorable.
+        """
+        waiting = _Waiting(batch, size_bytes, asyncio.get_running_loop().create_future())
         with self._lock:
             if self._stopped:
                 raise Unavailable("the server is stopping")
-            rows = self._waiting_rows + len(batch.time)
-            if rows > MAX_WAITING_ROWS or self._waiting_batches >= MAX_WAITING_BATCHES:
+            size = self._waiting_bytes + size_bytes
+            if size > MAX_WAITING_BYTES or self._waiting_batches >= MAX_WAITING_BATCHES:
                 raise Unavailable("the server has more to write than it can hold")
             self._waiting_batches += 1
-            self._waiting_rows = rows
+            self._waiting_bytes = size
             self._queue.put(waiting)
         return await waiting.answer
 
@@ -117,7 +124,7 @@ class IngestWriter:
             rows += len(waiting.batch.time)
         with self._lock:
             self._waiting_batches -= len(group)
-            self._waiting_rows -= rows
+            self._waiting_bytes -= sum(waiting.size_bytes for waiting in group)
         return group
 
     def _write(self, group: Sequence[_Waiting]) -> None:
@@ -203,10 +210,14 @@ def _driver_error(error: BaseException) -> BaseException | None:
 
 
 def _concerns_all(error: BaseException) -> bool:
-    """Whether the database is out of reach or full, so that no other batch would fare better."""
+    """Whether the database is out of reach, full or held up: no other batch would fare better.
+
+    A statement that ran out of time most often waited for a lock. To try every batch of the group
+    for as long would hold up all that come after it.
+    """
     driver = _driver_error(error)
     if isinstance(driver, psycopg.OperationalError):
-        return driver.sqlstate is None or driver.sqlstate.startswith(_UNREACHABLE_STATES)
+        return driver.sqlstate is None or driver.sqlstate.startswith(_CONCERN_ALL)
     return isinstance(driver, PoolTimeout)
 
 
