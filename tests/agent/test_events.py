@@ -6,9 +6,10 @@ from itertools import count
 import pynvml
 import pytest
 
-from flopwatch_agent.collectors import Happening
+from flopwatch_agent.collectors import Happening, health
 from flopwatch_agent.happenings import Gate
 from tests.agent.conftest import START, Bench
+from tests.lab.fake_nvml import FakeDriver
 from tests.lab.processes import wait_for
 
 Told = tuple[int, str, int]
@@ -42,6 +43,9 @@ def test_what_a_gpu_has_when_the_agent_comes_is_no_event(bench: Bench) -> None:
         ({"remapped_rows": "0 1 0 1"}, [("rows_remapped", 1), ("row_remap_failed", 1)]),
         ({"pcie_width": 8}, [("pcie_width", 8)]),
         ({"reasons": "64"}, [("clock_reasons", 64)]),
+        # 4: at its power cap, where a GPU that works hard is.
+        ({"reasons": "4"}, []),
+        ({"reasons": "36"}, [("clock_reasons", 32)]),
         # 1 idle, 2 clocks setting: nothing holds the clocks down.
         ({"reasons": "3"}, []),
     ],
@@ -72,9 +76,9 @@ def test_the_end_of_a_cause_is_told_too(bench: Bench) -> None:
     assert told(bench, 0, 51, 80) == [(55, "clock_reasons", 0), (70, "pcie_width", 16)]
 
 
-def test_a_gpu_at_its_power_cap_makes_no_flood(bench: Bench) -> None:
+def test_a_gpu_at_the_edge_of_its_heat_makes_no_flood(bench: Bench) -> None:
     def flap(offset: int) -> None:
-        bench.driver.set(0, reasons="4" if offset % 2 else "1")
+        bench.driver.set(0, reasons="32" if offset % 2 else "1")
 
     bench.seconds(0, 20)
     assert told(bench, 0, 21, 80, flap) == []
@@ -128,8 +132,52 @@ def test_an_xid_of_a_split_gpu_concerns_all_of_its_instances(bench: Bench) -> No
     assert [each[1] for each in hear(bench)] == ["1/0", "2/0"]
 
 
-def test_a_gpu_without_xids_hides_no_others(bench: Bench) -> None:
-    bench.driver.set(0, xid="error:3", sm_active=0.5)
+def test_what_happens_to_a_split_gpu_is_told_by_one_of_its_instances(bench: Bench) -> None:
+    bench.driver.split(0, ["3g.40gb", "3g.40gb"])
+    bench.driver.write()
+    bench.inventory.discover()
+    bench.seconds(0, 25)
+    bench.driver.set(0, ecc_uncorrected=1)
+    assert [key[1] for key, interval in bench.seconds(26, 70) if interval.happenings] == ["1/0"]
+    bench.driver.set("0/0", uuid="")  # that instance is no more
+    bench.driver.write()
+    bench.inventory.discover()
+    errors = count(2)
+
+    def one_more(_: int) -> None:
+        bench.driver.set(0, ecc_uncorrected=next(errors))
+
+    assert [event[1:3] for event in hear(bench, one_more)] == [("2/0", "ecc_uncorrected")]
+
+
+def test_the_xid_of_a_gpu_that_is_lost_by_it_is_told(bench: Bench) -> None:
+    wait_for_listeners(0)
+    bench.driver.set(0, error="15", handle_error="15")
+    bench.driver.xid(0, 79)
+    assert hear(bench) == [(bench.driver.uuid(0), "", "xid", 79)]
+
+
+def test_a_gpu_that_comes_back_is_listened_to(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "XID_PAUSE_SECONDS", 0.0)
+    driver.set(0, xid="error:15")
+    driver.write()
+    bench = Bench(driver)
+    wait_for_listeners(1)
+    complaint = f"no Xids of {driver.uuid(0)} from the driver: GPU is lost"
+    assert [each.getMessage() for each in caplog.records if each.threadName == "xid"] == [complaint]
+    driver.set(0, xid="")
+    driver.write()
+    wait_for_listeners(0)
+    driver.xid(0, 31)
+    assert hear(bench) == [(driver.uuid(0), "", "xid", 31)]
+    bench.inventory.close()
+
+
+@pytest.mark.parametrize("code", [3, 15])  # not supported; lost
+def test_a_gpu_without_xids_hides_no_others(bench: Bench, code: int) -> None:
+    bench.driver.set(0, xid=f"error:{code}", sm_active=0.5)
     bench.driver.write()
     fresh = Bench(bench.driver)
     wait_for_listeners(1, count=2)
@@ -151,7 +199,9 @@ def wait_for_listeners(gpu: int, count: int = 1) -> None:
     wait_for(lambda: pynvml.nvmlLib.fakeNvmlListeners(gpu) >= count, "somebody listens", 20, 0.01)
 
 
-def hear(bench: Bench) -> list[tuple[str, str, str, int]]:
+def hear(
+    bench: Bench, after: Callable[[int], None] = lambda _: None
+) -> list[tuple[str, str, str, int]]:
     """(UUID, instance, kind, value) of all that is told in the first interval that tells any."""
     intervals = count(1)
 
@@ -159,7 +209,7 @@ def hear(bench: Bench) -> list[tuple[str, str, str, int]]:
         first = 10 * next(intervals)
         return [
             (key[0], key[1], each.kind, each.value)
-            for key, interval in bench.seconds(first + 1, first + 10)
+            for key, interval in bench.seconds(first + 1, first + 10, after)
             for each in interval.happenings
         ]
 

@@ -2,13 +2,17 @@
 
 What the first reading shows is where counting begins, not an event, and neither is a counter that
 was set back. Xids come from the driver by themselves; everything else is compared with before.
+Of a split GPU all instances are told Xids, and the first of them the rest, which is the GPU's.
 """
 
 import logging
+import math
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from ctypes import addressof
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,20 +20,22 @@ import pynvml
 
 from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_agent.collectors import Folded, Happening, Reader, Settings, Source, collector
-from flopwatch_agent.collectors.driver import Found, reason_of
+from flopwatch_agent.collectors.driver import Found
 from flopwatch_agent.collectors.nvml import THROTTLING
 
 _log = logging.getLogger(__name__)
 
 STEADY_SECONDS = 5
-"""Clock event reasons must hold for so long: a GPU at its power cap changes them all the time."""
+"""Clock event reasons must hold for so long: a GPU at its limits changes them all the time."""
 
 STEADY_LOOKS = 2
 """The PCIe link must show the same width so many times, ten seconds apart."""
 
+XID_PAUSE_SECONDS = 30.0
+"""Before the driver is asked again for Xids that it could not tell, of one GPU or of all."""
+
 _MOST_WAITING_XIDS = 64
 _XID_WAIT_MILLISECONDS = 1000
-_XID_PAUSE_SECONDS = 30.0
 _NO_INSTANCE = 0xFFFFFFFF
 
 
@@ -46,11 +52,11 @@ class HealthSource:
         self._readers: list[HealthReader] = []
         self._listens = False
         self._ended = threading.Event()
-        self._complaint = ""
+        self._complaints: set[str] = set()
 
     def open(self, found: Found) -> Reader:
         """A reader of one device, which Xids of its GPU are told to from now on."""
-        reader = HealthReader(found, self._leave)
+        reader = HealthReader(found, self._readers)
         self._readers.append(reader)
         if not self._listens:
             self._listens = True
@@ -65,9 +71,6 @@ class HealthSource:
         """Listen no more."""
         self._ended.set()
 
-    def _leave(self, reader: "HealthReader") -> None:
-        self._readers.remove(reader)
-
     def _listen(self) -> None:
         """Wait for Xids; begin anew when the driver fails."""
         while not self._ended.is_set():
@@ -79,36 +82,44 @@ class HealthSource:
                     pynvml.nvmlEventSetFree(events)
             except pynvml.NVMLError as error:
                 self._complain(f"no Xids from the driver: {error}")
-                self._ended.wait(_XID_PAUSE_SECONDS)
+                self._ended.wait(XID_PAUSE_SECONDS)
 
     def _hear(self, events: Any) -> None:
-        registered: set[str] = set()
+        due_at: defaultdict[int, float] = defaultdict(float)  # by handle: when to register a GPU
         while not self._ended.is_set():
             for reader in list(self._readers):
-                if reader.uuid not in registered:
-                    registered.add(reader.uuid)
-                    self._register(reader, events)
+                if time.monotonic() >= due_at[reader.handle]:
+                    due_at[reader.handle] = self._register(reader, events)
             try:
                 event = pynvml.nvmlEventSetWait_v2(events, _XID_WAIT_MILLISECONDS)
             except pynvml.NVMLError_Timeout:
                 continue
-            uuid = pynvml.nvmlDeviceGetUUID(event.device)
+            uuid = self._uuid_of(event.device)
             for reader in list(self._readers):
                 if reader.uuid == uuid and event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                     reader.hear(int(event.eventData), int(event.gpuInstanceId))
 
-    def _register(self, reader: "HealthReader", events: Any) -> None:
+    def _register(self, reader: "HealthReader", events: Any) -> float:
+        """Ask for the Xids of a GPU; return when to ask again. A lost one costs no other's."""
         try:
             xid = pynvml.nvmlEventTypeXidCriticalError
             pynvml.nvmlDeviceRegisterEvents(reader.gpu, xid, events)
         except pynvml.NVMLError as error:
-            if reason_of(error) == "absent":  # the GPU is lost: all are registered anew, later
-                raise
             self._complain(f"no Xids of {reader.uuid} from the driver: {error}")
+            return time.monotonic() + XID_PAUSE_SECONDS
+        return math.inf
+
+    def _uuid_of(self, gpu: Any) -> str:
+        try:
+            return str(pynvml.nvmlDeviceGetUUID(gpu))
+        except pynvml.NVMLError:  # lost, as with Xid 79: its handle is still known
+            uuids = {reader.handle: reader.uuid for reader in list(self._readers)}
+            return uuids.get(addressof(gpu.contents), "")
 
     def _complain(self, complaint: str) -> None:
-        if complaint != self._complaint:
-            self._complaint = complaint
+        """Say it once."""
+        if complaint not in self._complaints:
+            self._complaints.add(complaint)
             _log.warning("%s", complaint)
 
 
@@ -120,11 +131,13 @@ class _Check(Protocol):
 class HealthReader:
     """Looks at one device: at its clocks every second, at the rest once an interval."""
 
-    def __init__(self, found: Found, leave: Callable[["HealthReader"], None]) -> None:
+    def __init__(self, found: Found, readers: list["HealthReader"]) -> None:
+        """`readers` are those of all devices of the node, until they are closed."""
         self.uuid = found.device.uuid
         self.gpu = found.gpu
+        self.handle = addressof(found.gpu.contents)
         self._gpu_instance = found.gpu_instance
-        self._leave = leave
+        self._readers = readers
         self._xids: deque[int] = deque(maxlen=_MOST_WAITING_XIDS)
         self._happenings: list[Happening] = []
         self._every_second: list[_Check] = [_Clocks()]
@@ -144,9 +157,10 @@ class HealthReader:
         """Look. A figure that the driver can't tell costs no other, and is no answer."""
         while self._xids:
             self._happenings.append(Happening(second, "xid", self._xids.popleft()))
-        self._look(self._every_second, second)
-        if second % SAMPLE_PERIOD_SECONDS == 0:
-            self._look(self._every_interval, second)
+        if next(each for each in list(self._readers) if each.uuid == self.uuid) is self:
+            self._look(self._every_second, second)
+            if second % SAMPLE_PERIOD_SECONDS == 0:
+                self._look(self._every_interval, second)
         return False
 
     def fold(self, end: int) -> Folded:
@@ -156,7 +170,7 @@ class HealthReader:
 
     def close(self) -> None:
         """Hear no more Xids."""
-        self._leave(self)
+        self._readers.remove(self)
 
     def _look(self, checks: list[_Check], second: int) -> None:
         for check in checks:
@@ -186,13 +200,16 @@ class _Steady:
 
 
 class _Clocks:
-    """What holds the clocks down against their will."""
+    """What holds the clocks down against their will, but for the power cap: a GPU that works hard
+    is at it on and off, which is no event; `throttled_share` tells how much.
+    """
 
     def __init__(self) -> None:
         self._state = _Steady(STEADY_SECONDS)
 
     def look(self, gpu: Any, second: int) -> Iterator[Happening]:
         now = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+        now &= ~pynvml.nvmlClocksEventReasonSwPowerCap
         reasons = {bit: word for bit, word in THROTTLING.items() if now & bit}
         if self._state.changed(sum(reasons)):
             yield Happening(second, "clock_reasons", sum(reasons), ", ".join(reasons.values()))
