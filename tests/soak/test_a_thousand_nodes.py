@@ -1,4 +1,4 @@
-"""Ten thousand simulated nodes report live to one server: what it then knows is what was told."""
+"""A thousand simulated nodes report live to one server: what it then knows is what was told."""
 
 import json
 import time
@@ -16,10 +16,12 @@ from tests.lab.processes import Process, Server, running, wait_for
 from tests.soak.intervals import Intervals
 
 CLUSTER = "granite"
-NODES = 10_000
+NODES = 1_000
+"""As many as a server meets in two minutes where two cores are all that it and they have."""
+
 SEED = 3
 LIVE_SECONDS = 240
-SAMPLED_NODES = range(7, NODES, 101)
+SAMPLED_NODES = range(7, NODES, 11)
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -56,7 +58,7 @@ def report_for(server: Server, folder: Path, seconds: float) -> None:
         wait_for(
             lambda: intervals.ask(nodes) == [(NODES,)],
             "all nodes have reported",
-            400,
+            600,
             2,
         )
         began, before = time.monotonic(), _samples(intervals)
@@ -66,7 +68,7 @@ def report_for(server: Server, folder: Path, seconds: float) -> None:
         age = intervals.newest_age_seconds(CLUSTER)
     assert "Traceback" not in (folder / "simulation.log").read_text()
     print(json.dumps({
-        "soak": "ten_thousand_nodes", "seconds": round(elapsed), "samples": told,
+        "soak": "a_thousand_nodes", "nodes": NODES, "seconds": round(elapsed), "samples": told,
         "samples_per_second": round(told / elapsed), "oldest_newest_sample_seconds": round(age),
     }))  # fmt: skip
 
@@ -122,4 +124,4 @@ def test_running_jobs_are_those_of_the_ledger(intervals: Intervals) -> None:
     throughout = {job.raw_job_id for job in jobs if all(job.runs(time) for time in near)}
     at_times = {job.raw_job_id for job in jobs if any(job.runs(time) for time in near)}
     assert throughout <= running_now <= at_times
-    assert len(running_now) > 500
+    assert len(running_now) > 50
