@@ -31,14 +31,14 @@ def prepare(database: Database) -> None:
         session.execute(text(_TABLES))
 
 
-def hold(database: Database) -> None:
-    """Let every turn of "slow" wait from now on, until `release`."""
+def hold(database: Database, task: str = "slow") -> None:
+    """Let no turn of "slow", or of "backlog", come to its end from now on, until `release`."""
     with database.session() as session:
-        session.execute(text("INSERT INTO held VALUES ('slow')"))
+        session.execute(text("INSERT INTO held VALUES (:task)"), {"task": task})
 
 
 def release(database: Database) -> None:
-    """Let the turns of "slow" come to their end."""
+    """Let all turns come to their end."""
     with database.session() as session:
         session.execute(text("DELETE FROM held"))
 
@@ -50,11 +50,12 @@ def turns(database: Database, task: str, step: str = "end") -> list[int]:
 
 
 def recorded_tasks() -> list[Task]:
-    """One task that works, one that always fails, one that can be held up, and a real one."""
+    """Tasks that work, fail, can be held up, or have more to do as long as that; and a real one."""
     return [
         Task("works", 0.2, lambda house: _note(house, "works", "end")),
         Task("fails", 0.2, _fail),
         Task("slow", 1, _slow),
+        Task("backlog", 1, _backlog),
         Task("minutes", 1, recompute_minutes),
         Task("seldom", 86_400, lambda house: _note(house, "seldom", "end")),
     ]
@@ -75,9 +76,18 @@ def _fail(house: House) -> None:
 
 def _slow(house: House) -> None:
     _note(house, "slow", "begin")
-    while query(house.database, "SELECT 1 FROM held WHERE task = 'slow'"):
+    while _is_held(house, "slow"):
         time.sleep(0.05)
     _note(house, "slow", "end")
+
+
+def _backlog(house: House) -> bool:
+    _note(house, "backlog", "end")
+    return _is_held(house, "backlog")
+
+
+def _is_held(house: House, task: str) -> bool:
+    return bool(query(house.database, "SELECT 1 FROM held WHERE task = :task", task=task))
 
 
 if __name__ == "__main__":

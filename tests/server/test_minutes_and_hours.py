@@ -150,6 +150,27 @@ def test_an_hour_whose_minutes_are_gone_stays_as_it_is(
     assert query(still_house.database, "SELECT count(*) FROM dirty_hours") == [(0,)]
 
 
+def test_one_turn_of_hours_is_short_however_many_are_marked(still_house: House) -> None:
+    mark_hours(still_house, "generate_series(1, 25000) AS device")
+    turns = [recompute_hours(still_house) for _ in range(4)]
+    assert turns == [True, True, True, False]  # 10,000 each
+
+
+def test_an_hour_that_each_of_its_minutes_has_marked_is_made_once(still_house: House) -> None:
+    mark_hours(still_house, "generate_series(1, 60), generate_series(1, 200) AS device")
+    assert recompute_hours(still_house)
+    assert query(still_house.database, "SELECT count(*) FROM dirty_hours") == [(0,)]
+
+
+def mark_hours(house: House, devices: str) -> None:
+    """Leave a mark of the last hour for each of these rows of devices."""
+    with house.database.session() as session:
+        session.execute(
+            text(f"INSERT INTO dirty_hours (device_id, hour) SELECT device, :hour FROM {devices}"),
+            {"hour": NOW - timedelta(hours=1)},
+        )
+
+
 def start_anew(agent: IngestClient) -> None:
     """Empty tables, and an agent whose lives have all been heard of, in their order."""
     tables = "samples, device_minutes, device_hours, dirty_marks, dirty_hours"

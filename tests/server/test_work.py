@@ -44,6 +44,28 @@ def test_a_task_that_fails_gets_its_next_turn_and_stops_no_other(house: House) -
         runner.stop()
 
 
+def test_a_stop_waits_for_one_call_and_not_for_a_whole_backlog(house: House) -> None:
+    several, is_done = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def endless(house: House) -> bool:
+        calls.append("call")
+        if len(calls) == 3:
+            several.set()
+        return not is_done.is_set()
+
+    runner = Runner([Task("endless", 3600, endless)], house)
+    runner.start()
+    stop = threading.Thread(target=runner.stop)
+    try:
+        assert several.wait(30)  # with no period between the calls
+        stop.start()
+        stop.join(30)
+        assert not stop.is_alive()
+    finally:
+        is_done.set()
+
+
 def test_two_servers_on_one_database_do_not_do_the_same_work_at_once(house: House) -> None:
     inside = threading.Event()
     leave = threading.Event()
@@ -53,15 +75,18 @@ def test_two_servers_on_one_database_do_not_do_the_same_work_at_once(house: Hous
         inside.set()
         leave.wait(30)
 
+    def never() -> bool:
+        return False
+
     task = Task("slow", 1, slow)
-    first = threading.Thread(target=lambda: results.append(run_once(task, house)))
+    first = threading.Thread(target=lambda: results.append(run_once(task, house, never)))
     first.start()
     assert inside.wait(30)
-    assert run_once(task, house) is False
+    assert run_once(task, house, never) is False
     leave.set()
     first.join()
     assert results == [True]
-    assert run_once(task, house) is True
+    assert run_once(task, house, never) is True
 
 
 class ToldSlurm:

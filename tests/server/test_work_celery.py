@@ -182,6 +182,19 @@ def test_turns_of_a_task_that_is_held_up_pass_and_hold_up_no_other(
     wait_turns(recording, "slow", 3)
 
 
+def test_a_worker_that_is_stopped_leaves_the_rest_of_a_backlog_to_the_next_one(
+    recording: Database, parts: Parts
+) -> None:
+    hold(recording, "backlog")
+    parts.start("beat")
+    worker = parts.start("worker")
+    wait_turns(recording, "backlog", 3)
+    worker.stop()
+    done = count(recording, "backlog")
+    parts.start("worker")
+    wait_turns(recording, "backlog", done + 3)
+
+
 def test_a_worker_that_was_away_finds_no_pile_of_turns(
     recording: Database, parts: Parts, redis: RedisServer
 ) -> None:

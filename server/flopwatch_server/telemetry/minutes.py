@@ -8,18 +8,16 @@ from flopwatch_server.telemetry.repository.rollups import Rollup, recompute
 __all__ = ["SAMPLES_PER_MINUTE", "recompute_hours", "recompute_minutes"]
 
 
-def recompute_minutes(house: House) -> None:
-    """Make every minute that is over of its samples again, if it has new ones."""
-    _recompute_all(house, MINUTES)
+def recompute_minutes(house: House) -> bool:
+    """Make minutes that are over of their samples again, where new ones came; False if none did."""
+    return _recompute(house, MINUTES)
 
 
-def recompute_hours(house: House) -> None:
-    """Make every hour that is over of its minutes again, if it has new ones."""
-    _recompute_all(house, HOURS)
+def recompute_hours(house: House) -> bool:
+    """Make hours that are over of their minutes again, where new ones came; False if none did."""
+    return _recompute(house, HOURS)
 
 
-def _recompute_all(house: House, rollup: Rollup) -> None:
-    more = True
-    while more:
-        with house.database.session() as session:
-            more = recompute(session, rollup, house.settings.thresholds, house.clock())
+def _recompute(house: House, rollup: Rollup) -> bool:
+    with house.database.session() as session:
+        return recompute(session, rollup, house.settings.thresholds, house.clock())

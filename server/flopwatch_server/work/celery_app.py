@@ -7,9 +7,11 @@ and never by an old message.
 """
 
 from collections.abc import Callable, Sequence
+from ctypes import c_bool
 from datetime import UTC, datetime
+from multiprocessing.sharedctypes import RawValue
 
-from celery import Celery
+from celery import Celery, signals
 
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings
@@ -17,7 +19,10 @@ from flopwatch_server.work.runner import run_once
 from flopwatch_server.work.tasks import Task
 
 TURN_LIMIT_SECONDS = 900
-"""A turn that takes longer hangs: it is ended with a traceback, or killed half a minute later."""
+"""A turn that takes longer hangs: it is ended with a traceback, or killed half a minute later.
+
+If it had a long backlog instead, the next turn goes on with that.
+"""
 
 QUEUE = "flopwatch"
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,12 +64,18 @@ def register(app: Celery, tasks: Sequence[Task], house: House) -> None:
 
     The worker forks: `house` must have no database connection open by then.
     """
+    is_stopping = RawValue(c_bool, False)  # in memory which the forked processes share
+
+    def stop(**_: object) -> None:
+        is_stopping.value = True
+
+    signals.worker_shutting_down.connect(stop, weak=False)
     for task in tasks:
-        app.task(_turn(task, house), name=task.name)
+        app.task(_turn(task, house, lambda: is_stopping.value), name=task.name)
 
 
-def _turn(task: Task, house: House) -> Callable[[], None]:
+def _turn(task: Task, house: House, is_stopping: Callable[[], bool]) -> Callable[[], None]:
     def turn() -> None:
-        run_once(task, house)
+        run_once(task, house, is_stopping)
 
     return turn

@@ -7,7 +7,7 @@ second finds the lock taken and lets this turn pass.
 import logging
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flopwatch_server.database.locks import advisory_lock
 from flopwatch_server.house import House
@@ -33,7 +33,7 @@ class Runner:
             thread.start()
 
     def stop(self) -> None:
-        """Let the turns that run come to their end, and start no other."""
+        """Let the calls that run come to their end, and make no other."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -41,17 +41,21 @@ class Runner:
     def _loop(self, task: Task) -> None:
         while not self._stopping.is_set():
             try:
-                run_once(task, self._house)
+                run_once(task, self._house, self._stopping.is_set)
             except Exception:
                 log.exception("task %s failed; it runs again in %g s", task.name,
                               task.period_seconds)  # fmt: skip
             self._stopping.wait(task.period_seconds)
 
 
-def run_once(task: Task, house: House) -> bool:
-    """Run one turn under the task's lock; False if another server holds it."""
+def run_once(task: Task, house: House, is_stopping: Callable[[], bool]) -> bool:
+    """Run one turn under the task's lock; False if another server holds it.
+
+    A turn goes on until nothing waits any more, or `is_stopping`.
+    """
     key = zlib.crc32(f"flopwatch task {task.name}".encode())
     with advisory_lock(house.database, key) as taken:
         if taken:
-            task.function(house)
+            while task.function(house) and not is_stopping():
+                pass
     return taken

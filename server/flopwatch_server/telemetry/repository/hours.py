@@ -74,7 +74,7 @@ HOURS = Rollup(
     marks=dirty_hours,
     length=_HOUR,
     lock=0x686F7572,
-    marks_a_turn=500_000,
+    marks_a_turn=10_000,
     made_of=_minutes,
     columns=_columns,
 )

@@ -60,8 +60,9 @@ class Rollup:
     """One tier, made of the one before.
 
     `made_of` gives the rows of a marked device and time, whose times lie between two bounds;
-    `columns` those of `tier`, aggregated over them. What was made becomes marks in each of
-    `next_marks`, which name the length that they are marks of.
+    `columns` those of `tier`, aggregated over them. A turn makes what the oldest `marks_a_turn`
+    name. What was made becomes marks in each of `next_marks`, which name the length that they are
+    marks of.
     """
 
     tier: Table
@@ -76,7 +77,7 @@ class Rollup:
     @property
     def time(self) -> str:
         """Name of the time's column, in the tier and in its marks."""
-        return _time_of(self.marks).name
+        return time_of(self.marks).name
 
 
 def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime) -> bool:
@@ -108,7 +109,7 @@ def begin_turn(session: Session, lock: int) -> None:
 def is_awaited(session: Session, rollup: Rollup, begin: datetime, end: datetime) -> bool:
     """Whether marks in [begin, end) wait, of a tier or of what is made of it."""
     every = (rollup.marks, *(marks for marks, _ in rollup.next_marks))
-    times = map(_time_of, every)
+    times = map(time_of, every)
     waiting = (select(time).where(time >= begin, time < end).exists() for time in times)
     return bool(session.scalar(select(or_(*waiting))))
 
@@ -124,23 +125,29 @@ def measures(rows: FromClause, highest: Mapping[str, str]) -> Columns:
     return columns | {f"{name}_max": func.max(rows.c[highest[name]]) for name in MAX_COLUMNS}
 
 
-def _time_of(marks: Table) -> Column[datetime]:
+def time_of(marks: Table) -> Column[datetime]:
     """What a mark names beside its device: the last of its columns."""
     return list(marks.columns)[-1]
 
 
 def _take(rollup: Rollup, now: datetime) -> Insert:
-    """Move the oldest marks of what is over to `marked`."""
+    """Move the oldest marks of what is over to `marked`, with all others that name the same."""
     marks, time = rollup.marks, rollup.marks.c[rollup.time]
     oldest = (
-        select(marks.c.id)
+        select(marks.c.device_id, time.label("time"))
         .where(time <= now - rollup.length)
         .order_by(marks.c.id)
         .limit(rollup.marks_a_turn)
+        .cte("oldest")
     )
-    taken = delete(marks).where(marks.c.id.in_(oldest)).returning(marks.c.device_id, time).cte()
-    distinct = select(taken).distinct().order_by(*taken.c)
-    return insert(marked).from_select(["device_id", "time"], distinct)
+    named = select(oldest).distinct().cte("named")
+    same = marks.c.device_id == named.c.device_id, time == named.c.time
+    taken = delete(marks).where(*same).cte("taken")
+    return (
+        insert(marked)
+        .from_select(["device_id", "time"], select(named).order_by(*named.c))
+        .add_cte(taken)
+    )
 
 
 def _clear(rollup: Rollup, rows: Select[Any], begin: datetime, end: datetime) -> Delete:
