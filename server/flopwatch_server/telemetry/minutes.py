@@ -9,12 +9,12 @@ __all__ = ["SAMPLES_PER_MINUTE", "recompute_hours", "recompute_minutes"]
 
 
 def recompute_minutes(house: House) -> bool:
-    """Make minutes that are over of their samples again, where new ones came; False if none did."""
+    """Make minutes that are over of their samples again, where new ones came; True if more wait."""
     return _recompute(house, MINUTES)
 
 
 def recompute_hours(house: House) -> bool:
-    """Make hours that are over of their minutes again, where new ones came; False if none did."""
+    """Make hours that are over of their minutes again, where new ones came; True if more wait."""
     return _recompute(house, HOURS)
 
 

@@ -81,12 +81,14 @@ class Rollup:
 
 
 def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime) -> bool:
-    """Make what the oldest marks ask for, in a transaction of its own; False if there were none.
+    """Make what the oldest marks ask for, in a transaction of its own; True if more may wait.
 
     What is not over by `now` waits: made once it is over, it is made once and not at every sample.
+    For the same reason a turn that did not find as many marks as it may take is not to be followed
+    by another one at once: new samples come all the time.
     """
     begin_turn(session, rollup.lock)
-    session.execute(_take(rollup, now))
+    is_full = session.scalar(_take(rollup, now)) == rollup.marks_a_turn
     begin, end = session.execute(select(func.min(marked.c.time), func.max(marked.c.time))).one()
     if begin is None:
         return False
@@ -95,7 +97,7 @@ def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: dat
     session.execute(_make(rollup, rows, thresholds))
     for marks, length in rollup.next_marks:
         session.execute(_mark_next(marks, length))
-    return True
+    return is_full
 
 
 def begin_turn(session: Session, lock: int) -> None:
@@ -130,8 +132,11 @@ def time_of(marks: Table) -> Column[datetime]:
     return list(marks.columns)[-1]
 
 
-def _take(rollup: Rollup, now: datetime) -> Insert:
-    """Move the oldest marks of what is over to `marked`, with all others that name the same."""
+def _take(rollup: Rollup, now: datetime) -> Select[int]:
+    """Move the oldest marks of what is over to `marked`, with all others that name the same.
+
+    The number of the oldest, `marks_a_turn` at most.
+    """
     marks, time = rollup.marks, rollup.marks.c[rollup.time]
     oldest = (
         select(marks.c.device_id, time.label("time"))
@@ -143,11 +148,9 @@ def _take(rollup: Rollup, now: datetime) -> Insert:
     named = select(oldest).distinct().cte("named")
     same = marks.c.device_id == named.c.device_id, time == named.c.time
     taken = delete(marks).where(*same).cte("taken")
-    return (
-        insert(marked)
-        .from_select(["device_id", "time"], select(named).order_by(*named.c))
-        .add_cte(taken)
-    )
+    distinct = select(named).order_by(*named.c)
+    moved = insert(marked).from_select(["device_id", "time"], distinct).cte("moved")
+    return select(func.count()).select_from(oldest).add_cte(taken, moved)
 
 
 def _clear(rollup: Rollup, rows: Select[Any], begin: datetime, end: datetime) -> Delete:
