@@ -21,9 +21,9 @@ from flopwatch_agent.collectors import host
 from flopwatch_agent.collectors.driver import Driver
 from flopwatch_agent.epoch import EpochCounter
 from flopwatch_agent.inventory import Inventory, Key
-from flopwatch_agent.lanes import Lane
+from flopwatch_agent.lanes import Lane, ReadingLane
 from flopwatch_agent.ownership import ProcessEvidence, process, prolog, prolog_evidence
-from flopwatch_agent.ownership.local import LocalRuns
+from flopwatch_agent.ownership.local import LocalRuns, Sighting
 from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
 from flopwatch_agent.shipper import MOST_AGE_SECONDS, Shipper
@@ -34,7 +34,6 @@ from flopwatch_agent.transport import Connection
 
 _log = logging.getLogger(__name__)
 
-_HOST_DEADLINE_SECONDS = 0.5
 _LAST_SEND_SECONDS = 3.0
 _LAST_WRITE_SECONDS = 8.0
 
@@ -76,9 +75,8 @@ class Agent:
         self._writer = Writer(self._spool, self._shipper)
         self._ticker = Ticker(now, wait)
         self._inventory = Inventory(Driver(), collectors.start(settings.collectors))
-        self._host = HostLane(
-            host.HostCollector(settings.proc, settings.cgroup, settings.slurmd_name)
-        )
+        self._host = host.HostCollector(settings.proc, settings.cgroup, settings.slurmd_name)
+        self._host_lane = ReadingLane[HostUsage]("the host")
         self._states = MetricStates()
         self._sources = SourceStates()
         proc, slurmd_name = settings.proc, settings.slurmd_name
@@ -88,6 +86,7 @@ class Agent:
         job_of = partial(process.proven_job, proc, slurmd_name=slurmd_name)
         if settings.local_runs:
             self._local = LocalRuns(proc, self._booted_at, job_of)
+        self._local_lane = ReadingLane[Sighting]("local runs")
         self._reports = ReportBook(self._local.job_of if self._local else job_of, now)
         self._closed: list[tuple[Key, Interval]] = []
         self._gaps: list[Gap] = []
@@ -121,7 +120,7 @@ class Agent:
     def _tick(self, second: int) -> None:
         end = interval_end(second)
         if second % host.PERIOD_SECONDS == 0:
-            self._host.start(second)
+            self._host_lane.start(partial(self._host.collect, second))
         self._closed += self._inventory.tick(second)
         late = self._next_end is not None and end > self._next_end
         if self._next_end is not None and end - SAMPLE_PERIOD_SECONDS > self._next_end:
@@ -155,37 +154,13 @@ class Agent:
         pids = {key: interval.pids for key, interval in closed}
         builder.add_evidence(self._processes.observe(now, pids, builder.index))
         if self._local is not None:
-            builder.add_local_runs(self._local.observe(now, pids, builder.index))
+            self._local_lane.start(partial(self._local.observe, now, pids))
+        builder.add_local_runs(each.told(builder.index) for each in self._local_lane.take())
         held = prolog.held(self._settings.prolog_dir, self._booted_at)
         builder.add_evidence(prolog_evidence(now, held))
         builder.add_reports(self._reports.take())
-        builder.add_host(self._host.take())
+        builder.add_host(self._host_lane.take())
         self._gaps += self._writer.write(builder.finish())
-
-
-class HostLane:
-    """Reads the host in a lane of its own: cgroup files may be slow."""
-
-    def __init__(self, collector: host.HostCollector) -> None:
-        self._collector = collector
-        self._lane = Lane("host")
-        self._pending: Future[list[HostUsage]] | None = None
-
-    def start(self, second: int) -> None:
-        """Begin to read, unless the last reading is still under way."""
-        started = self._lane.start(partial(self._collector.collect, second))
-        self._pending = started or self._pending
-
-    def take(self) -> list[HostUsage]:
-        """What was read, or nothing yet."""
-        if self._pending is None or not wait([self._pending], _HOST_DEADLINE_SECONDS).done:
-            return []
-        future, self._pending = self._pending, None
-        error = future.exception()
-        if error is not None:
-            _log.error("the host can't be read", exc_info=error)
-            return []
-        return future.result()
 
 
 class Writer:

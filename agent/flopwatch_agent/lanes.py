@@ -1,12 +1,17 @@
 """Threads that may wedge: a call that never returns costs its own lane and nothing else."""
 
+import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_READ_SECONDS = 0.25
+"""So long a batch waits for a reading: two that hang must not cost the next second's figures."""
 
 
 class Lane:
@@ -43,3 +48,28 @@ class Lane:
             # Not swallowed: whoever waits for the future meets the exception there.
             except BaseException as error:  # noqa: BLE001
                 future.set_exception(error)
+
+
+class ReadingLane(Generic[T]):
+    """Reads in a lane of its own what may be slow to tell; what comes late is taken later."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lane = Lane(name)
+        self._pending: Future[list[T]] | None = None
+
+    def start(self, read: Callable[[], list[T]]) -> None:
+        """Begin to read, unless the last reading has not been taken yet."""
+        if self._pending is None:
+            self._pending = self._lane.start(read)
+
+    def take(self) -> list[T]:
+        """What was read, or nothing yet."""
+        if self._pending is None or not wait([self._pending], _READ_SECONDS).done:
+            return []
+        future, self._pending = self._pending, None
+        error = future.exception()
+        if error is not None:
+            _log.error("%s can't be read", self._name, exc_info=error)
+            return []
+        return future.result()

@@ -1,6 +1,7 @@
 """The whole agent in one process, its time moved by the test: what it puts into the spool."""
 
 import json
+import os
 import threading
 import time
 from array import array
@@ -34,6 +35,7 @@ class Life:
     now: float = START + 0.5
     waits: int = 0
     server: str = "http://127.0.0.1:9"
+    proc: Path = Path("/proc")
     agent: Agent = field(init=False)
 
     def run(self, waits: int) -> list[dict[str, Any]]:
@@ -43,7 +45,8 @@ class Life:
         token.write_text("fpn_secret")
         settings = Settings(
             self.server, token, "n1", self.folder / "spool", self.folder / "hook.sock",
-            Path("/proc"), Path("/sys/fs/cgroup"), self.folder / "jobs", None,
+            self.proc, Path("/sys/fs/cgroup"), self.folder / "jobs", None,
+            local_runs=self.proc != Path("/proc"),
         )  # fmt: skip
 
         def wait(seconds: float) -> bool:
@@ -199,6 +202,33 @@ def test_a_lost_gpu_is_told_as_missing_and_the_other_goes_on(life: Life) -> None
         {"device": 0, "metric": "power_watts", "reason": "absent", "since": START + 20}
     ]
     assert gaps(batches) == []
+
+
+def test_a_process_that_does_not_answer_costs_no_reading(life: Life) -> None:
+    life.proc = life.folder / "proc"
+    process = life.proc / "4242"
+    process.mkdir(parents=True)
+    for name in ("stat", "meminfo", "sys"):
+        (life.proc / name).symlink_to(f"/proc/{name}")
+    (process / "stat").write_text(f"4242 (python) S 1 {'0 ' * 18}")
+    os.mkfifo(process / "cmdline")  # whoever reads it waits for one who writes
+    life.driver.processes(1, [4242])
+
+    def answer() -> None:
+        with (process / "cmdline").open("wb") as end:
+            (process / "cmdline").unlink()
+            (process / "cmdline").write_bytes(b"python\0train.py\0")
+            end.write(b"python\0train.py\0")
+        pending = life.agent._local_lane._pending
+        assert pending is not None
+        wait_for(pending.done, "the process answers", 20)
+
+    life.events = {45: answer}
+    batches = life.run(55)
+    assert sorted({ts for batch in batches for ts in times(batch)}) == [20, 30, 40, 50]
+    assert gaps(batches) == []
+    [first, *_] = [run for batch in batches for run in batch["local_runs"]]
+    assert (first["pid"], first["name"], first["devices"]) == (4242, "train.py", [1])
 
 
 def test_the_end_waits_for_a_disk_that_is_still_writing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import pwd
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from flopwatch.wire import LocalRun, local_job_id
 from flopwatch_agent.collectors.host import boot_time
+from flopwatch_agent.inventory import Key
 from flopwatch_agent.ownership.local import LocalRuns, program_name
 from tests.lab.login import Tree
 from tests.lab.processes import wait_for
@@ -21,7 +23,7 @@ from tests.lab.processes import wait_for
 PROC = Path("/proc")
 KEY, OTHER = ("GPU-a", "", ""), ("GPU-b", "", "")
 INDEX = {KEY: 0, OTHER: 1}
-NOW = 1_700_000_000.0
+NOW = 4_000_000_000.0  # later than any process of the test begins
 
 
 @pytest.fixture
@@ -50,8 +52,12 @@ def start() -> Iterator[Callable[..., Tree]]:
         tree.end()
 
 
+def seen(runs: LocalRuns, now: float, pids: dict[Key, list[int]]) -> list[LocalRun]:
+    return [sighting.told(INDEX) for sighting in runs.observe(now, pids)]
+
+
 def only(runs: LocalRuns, pid: int, now: float = NOW) -> LocalRun:
-    (run,) = runs.observe(now, {KEY: [pid]}, INDEX)
+    (run,) = seen(runs, now, {KEY: [pid]})
     return run
 
 
@@ -77,9 +83,52 @@ def test_a_run_ends_with_its_root_and_is_told_so_once(
     pid = tree.told_pid()
     only(runs, pid)
     tree.end()
-    (ended,) = runs.observe(NOW + 10, {}, INDEX)
+    (ended,) = seen(runs, NOW + 10, {})
     assert (ended.pid, ended.last_seen, ended.ended_at) == (pid, NOW, NOW + 10)
-    assert runs.observe(NOW + 20, {}, INDEX) == []
+    assert seen(runs, NOW + 20, {}) == []
+
+
+def test_an_ended_run_is_told_by_the_places_of_the_batch_that_tells_it(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    tree = start(sys.executable, script)
+    runs.observe(NOW, {KEY: [pid := tree.told_pid()], OTHER: [pid]})
+    tree.end()
+    (ended,) = runs.observe(NOW + 10, {})
+    assert ended.told({OTHER: 0}).devices == [0]  # the other was lost, and with it a place
+
+
+def test_a_clock_turned_back_lets_no_run_end_before_it_began(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    tree = start(sys.executable, script)
+    pid = tree.told_pid()
+    run = only(runs, pid)
+    (run,) = seen(runs, 1000.0, {})
+    assert run.devices == []  # since when nobody knows
+    tree.end()
+    (ended,) = seen(runs, 1010.0, {})
+    assert ended.ended_at == ended.started_at == run.started_at
+
+
+def test_a_run_that_is_met_after_the_clock_was_turned_back_begins_then(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path
+) -> None:
+    pid = start(sys.executable, script).told_pid()
+    run = only(runs, pid, now=1000.0)
+    assert run.started_at == 1000.0
+    assert runs.job_of(pid) == local_job_id(pid, 1000.0)
+
+
+def test_a_user_whom_the_name_service_did_not_know_may_be_known_later(
+    runs: LocalRuns, start: Callable[..., Tree], script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write_text("import os\nos.setuid(54321)\n" + script.read_text())
+    pids = [start(sys.executable, script).told_pid() for _ in range(2)]
+    assert only(runs, pids[0]).user == "54321"
+    eve = pwd.struct_passwd(("eve", "x", 54321, 54321, "", "/", "/bin/sh"))
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: eve)
+    assert seen(runs, NOW + 10, {KEY: pids[1:]})[-1].user == "eve"
 
 
 def test_a_zombie_is_no_run(runs: LocalRuns, start: Callable[..., Tree], script: Path) -> None:
@@ -88,7 +137,7 @@ def test_a_zombie_is_no_run(runs: LocalRuns, start: Callable[..., Tree], script:
     only(runs, pid)
     os.kill(pid, signal.SIGKILL)  # nobody waits for it yet
     wait_for(lambda: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "it is a zombie", 20)
-    (ended,) = runs.observe(NOW + 10, {}, INDEX)
+    (ended,) = seen(runs, NOW + 10, {})
     assert ended.ended_at == NOW + 10
 
 
@@ -114,7 +163,7 @@ def test_workers_are_part_of_their_parents_run(
     )
     tree = start(sys.executable, parent)
     pids = [tree.told_pid(), tree.told_pid()]
-    (run,) = runs.observe(NOW, {KEY: pids[:1], OTHER: pids[1:]}, INDEX)
+    (run,) = seen(runs, NOW, {KEY: pids[:1], OTHER: pids[1:]})
     assert (run.pid, run.name, run.devices) == (tree.pid, "train.py", [0, 1])
     assert runs.job_of(pids[0]) == runs.job_of(pids[1]) == local_job_id(run.pid, run.started_at)
 
@@ -125,7 +174,7 @@ def test_torchrun_and_its_ranks_are_one_run_named_by_the_script(
     torchrun = Path(sys.executable).with_name("torchrun")
     tree = start(torchrun, "--standalone", "--nproc-per-node", "2", script)
     pids = [tree.told_pid(), tree.told_pid()]
-    (run,) = runs.observe(NOW, {KEY: pids}, INDEX)
+    (run,) = seen(runs, NOW, {KEY: pids})
     assert (run.pid, run.name) == (tree.pid, "train.py")
     os.kill(tree.pid, signal.SIGTERM)
 
@@ -147,7 +196,7 @@ def test_a_shell_script_is_one_run_and_the_shell_typed_into_is_none(
         told = tmp_path / "pid"
         os.write(leader, f"{sys.executable} {script} > {told}\n".encode())
         pid = int(wait_for(lambda: told.exists() and told.read_text().strip(), "it runs", 30))
-        typed = {each.pid: each.name for each in runs.observe(NOW, {KEY: [pid]}, INDEX)}
+        typed = {each.pid: each.name for each in seen(runs, NOW, {KEY: [pid]})}
         assert typed[pid] == "train.py"
         os.kill(pid, signal.SIGKILL)
         shell.kill()
@@ -190,7 +239,7 @@ def test_each_kernel_of_a_notebook_server_is_a_run(
     )
     tree = start(sys.executable, server)
     pids = sorted([tree.told_pid(), tree.told_pid()])
-    told = sorted(runs.observe(NOW, {KEY: pids}, INDEX), key=lambda run: run.pid)
+    told = sorted(seen(runs, NOW, {KEY: pids}), key=lambda run: run.pid)
     assert [(run.pid, run.name) for run in told] == [(pid, "ipykernel_launcher") for pid in pids]
 
 
@@ -219,11 +268,11 @@ def test_a_device_is_held_for_a_minute_after_its_last_process(
     assert only(runs, pid).devices == [0]
     held = {}
     for after in (50, 59, 60, 70):
-        (run,) = runs.observe(NOW + after, {}, INDEX)
+        (run,) = seen(runs, NOW + after, {})
         held[after] = run.devices
         assert (run.last_seen, run.ended_at) == (NOW + after, None)
     assert held == {50: [0], 59: [0], 60: [], 70: []}
-    (run,) = runs.observe(NOW + 80, {OTHER: [pid]}, INDEX)
+    (run,) = seen(runs, NOW + 80, {OTHER: [pid]})
     assert (run.pid, run.devices) == (pid, [1])
 
 
@@ -232,7 +281,7 @@ def test_a_process_of_a_schedulers_job_is_in_no_local_run(
 ) -> None:
     pid = start(sys.executable, script).told_pid()
     runs = LocalRuns(PROC, boot_time(PROC), {pid: 77}.get)
-    assert runs.observe(NOW, {KEY: [pid]}, INDEX) == []
+    assert seen(runs, NOW, {KEY: [pid]}) == []
     assert runs.job_of(pid) == 77
 
 
@@ -241,13 +290,13 @@ def test_their_number_is_bounded(
 ) -> None:
     monkeypatch.setattr("flopwatch_agent.ownership.local.MOST_RUNS", 2)
     pids = [start(sys.executable, script).told_pid() for _ in range(3)]
-    assert [run.pid for run in runs.observe(NOW, {KEY: pids}, INDEX)] == pids[:2]
+    assert [run.pid for run in seen(runs, NOW, {KEY: pids})] == pids[:2]
 
 
 def test_a_process_that_is_gone_is_in_no_run(runs: LocalRuns) -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
-    assert runs.observe(NOW, {KEY: [gone.pid]}, INDEX) == []
+    assert seen(runs, NOW, {KEY: [gone.pid]}) == []
     assert runs.job_of(gone.pid) is None
 
 

@@ -61,9 +61,18 @@ _Shell = Literal["none", "typed into", "of one command", "of a script"]
 
 
 @dataclass(frozen=True, slots=True)
+class _Stat:
+    """`start_ticks` since the node's start tells a process from all that had or will have its
+    pid."""
+
+    name: str
+    parent: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Process:
-    """One process, as /proc tells; `start_ticks` since the node's start tells it from any other
-    that had or will have its pid."""
+    """One process, as /proc tells."""
 
     pid: int
     parent: int
@@ -71,6 +80,18 @@ class _Process:
     uid: int
     program: str
     shell: _Shell
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A run as it was seen, and by their own names the devices it held: places vary by batch."""
+
+    run: LocalRun
+    devices: frozenset[Key]
+
+    def told(self, index: Mapping[Key, int]) -> LocalRun:
+        """The run as a batch tells it in which `index` gives a device's place."""
+        return replace(self.run, devices=sorted(index[key] for key in self.devices & index.keys()))
 
 
 @dataclass(slots=True)
@@ -95,30 +116,35 @@ class LocalRuns:
         chain = self._chain(pid)
         if not chain:
             return self._in_a_job(pid)
-        return local_job_id(chain[-1].pid, self._started_at(chain[-1]))
+        root = chain[-1]
+        known = self._known.get(root.pid)
+        if known is not None and known.start_ticks == root.start_ticks:
+            return local_job_id(root.pid, known.run.started_at)
+        return local_job_id(root.pid, self._started_at(root))
 
-    def observe(
-        self, now: float, pids: Mapping[Key, list[int]], index: Mapping[Key, int]
-    ) -> list[LocalRun]:
+    def observe(self, now: float, pids: Mapping[Key, list[int]]) -> list[Sighting]:
         """The runs that live, and once more those that have ended since the last call.
 
-        `index` gives a device's place in the batch.
+        It asks /proc and the name service, which may both take long to answer.
         """
         for key, numbers in pids.items():
             for known in filter(None, (self._meet(pid, now) for pid in numbers)):
                 known.used[key] = now
-        return [self._look(now, known, index) for known in list(self._known.values())]
+        return [self._look(now, known) for known in list(self._known.values())]
 
-    def _look(self, now: float, known: _Known, index: Mapping[Key, int]) -> LocalRun:
-        root = _read(self._proc, known.run.pid)
+    def _look(self, now: float, known: _Known) -> Sighting:
+        known.used = {
+            key: at for key, at in known.used.items() if abs(now - at) < DEVICE_LINGER_SECONDS
+        }
+        run, devices = known.run, frozenset(known.used)
+        root = _stat(self._proc, run.pid)
         if root is None or root.start_ticks != known.start_ticks:
-            del self._known[known.run.pid]
-            # It ended some time since it was last seen; its last reports came by now.
-            return replace(known.run, ended_at=now)
-        known.used = {key: at for key, at in known.used.items() if now - at < DEVICE_LINGER_SECONDS}
-        devices = sorted(index[key] for key in known.used if key in index)
-        known.run = replace(known.run, last_seen=now, devices=devices)
-        return known.run
+            del self._known[run.pid]
+            # It ended some time since it was last seen; its last reports came by now. The clock
+            # may have been turned back to before its beginning.
+            return Sighting(replace(run, ended_at=max(now, run.started_at)), devices)
+        known.run = replace(run, last_seen=now)
+        return Sighting(known.run, devices)
 
     def _meet(self, pid: int, now: float) -> _Known | None:
         """The run that a computing process belongs to."""
@@ -131,9 +157,8 @@ class LocalRuns:
             return known
         if known is not None or len(self._known) >= MOST_RUNS:
             return None  # told as ended first; met again in the next interval
-        run = LocalRun(
-            root.pid, self._started_at(root), root.uid, _user(root.uid), _name(chain), [], now
-        )
+        started_at = min(self._started_at(root), now)
+        run = LocalRun(root.pid, started_at, root.uid, _user(root.uid), _name(chain), [], now)
         self._known[root.pid] = known = _Known(run, root.start_ticks)
         return known
 
@@ -196,28 +221,42 @@ def _is_starting_point(process: _Process) -> bool:
     return process.shell == "typed into" or bool(_STARTING_POINT.fullmatch(process.program))
 
 
-def _read(proc: Path, pid: int) -> _Process | None:
-    """A process; None where it is gone, a zombie included: what it did is over."""
-    folder = proc / str(pid)
+def _stat(proc: Path, pid: int) -> _Stat | None:
+    """What the kernel tells of a process without a look into its memory, for which one may wait.
+
+    None where it is gone, a zombie included: what it did is over.
+    """
     try:
-        stat = (folder / "stat").read_text(errors="replace")
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name may hold anything, spaces and parentheses too; behind it stand numbers (proc(5)).
+    head, _, rest = text.rpartition(")")
+    state, parent, *more = rest.split()
+    if state in "ZX":
+        return None
+    return _Stat(head.partition("(")[2], int(parent), int(more[17]))
+
+
+def _read(proc: Path, pid: int) -> _Process | None:
+    """A process; None where it is gone."""
+    folder = proc / str(pid)
+    stat = _stat(proc, pid)
+    try:
         with (folder / "cmdline").open("rb") as file:
             command = file.read(_MOST_COMMAND_BYTES)
         uid = folder.stat().st_uid
     except OSError:
         return None
-    # The name may hold anything, spaces and parentheses too; behind it stand numbers (proc(5)).
-    head, _, rest = stat.rpartition(")")
-    state, parent, *more = rest.split()
-    if state in "ZX":
+    if stat is None:
         return None
     words = [word.decode(errors="replace") for word in command.rstrip(b"\0").split(b"\0")]
     if len(titled := words[0].split()) > 1:  # it gave itself a title, which may say anything
         words = [titled[0].rstrip(":")]
     elif not titled:
-        words = [head.partition("(")[2]]
+        words = [stat.name]
     return _Process(
-        pid, int(parent), int(more[17]), uid, program_name(words), _kind_of_shell(words)
+        pid, stat.parent, stat.start_ticks, uid, program_name(words), _kind_of_shell(words)
     )
 
 
@@ -237,9 +276,14 @@ def _name(chain: Iterable[_Process]) -> str:
     return as_text(name)[:_MOST_NAME]
 
 
-@lru_cache(maxsize=1024)
 def _user(uid: int) -> str:
+    """The name of a user; the number where nobody knows it now, which may be an outage."""
     try:
-        return as_text(pwd.getpwuid(uid).pw_name)
+        return _known_user(uid)
     except KeyError:
         return str(uid)
+
+
+@lru_cache(maxsize=1024)
+def _known_user(uid: int) -> str:
+    return as_text(pwd.getpwuid(uid).pw_name)
