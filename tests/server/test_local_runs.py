@@ -156,6 +156,17 @@ def test_a_run_of_which_nobody_tells_any_more_ends_when_last_seen(
     assert runs(agent) == [("4242", "RUNNING", None, None)]
 
 
+def test_a_clock_turned_back_costs_no_batch_and_no_run_lasts_less_than_nothing(
+    agent: IngestClient,
+) -> None:
+    ahead = {"started_at": NOW_SECONDS + 50.0}
+    tell(agent, sighting(20, **ahead))
+    tell(agent, sighting(20, ended_at=NOW_SECONDS + 10.0, **ahead))
+    assert runs(agent) == [("4242", "COMPLETED", 20, None)]
+    started = query(agent.database, "SELECT started_at FROM runs")
+    assert started == [(NOW + timedelta(seconds=20),)]
+
+
 def test_a_run_of_a_node_that_was_renamed_is_the_same_run(agent: IngestClient) -> None:
     tell(agent, sighting(0))
     tell(agent, sighting(10), node="gpu02")

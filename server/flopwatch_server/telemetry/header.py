@@ -187,8 +187,6 @@ def _local_run(entry: wire.LocalRun, place: str, known: int) -> None:
     _time(entry.last_seen, f"{place}.last_seen")
     if entry.ended_at is not None:
         _time(entry.ended_at, f"{place}.ended_at")
-        if entry.ended_at < entry.started_at:
-            raise InvalidBatch(f"{place}.ended_at", "is before started_at")
     _limit(entry.devices, _MAX_DEVICES, f"{place}.devices")
     for number, index in enumerate(entry.devices):
         _index(index, known, f"{place}.devices[{number}]")

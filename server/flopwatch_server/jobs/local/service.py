@@ -32,7 +32,8 @@ UNKNOWN = "UNKNOWN"
 class Sighting:
     """A local run as its node's agent saw it: `device_ids` are those it computes on.
 
-    It lived at `seen_at` and was gone at `ended_at`, where that is told.
+    It lived at `seen_at` and was gone at `ended_at`, where that is told. `started_at` names it: by
+    a clock that was turned back since, it may come after both.
     """
 
     raw_job_id: int
@@ -66,7 +67,7 @@ def see(
         known.heard_at = now
         run.gpu_count = max(run.gpu_count or 0, len(sighting.device_ids))
         if sighting.ended_at is not None and run.ended_at is None:
-            run.state, run.ended_at = "COMPLETED", sighting.ended_at
+            run.state, run.ended_at = "COMPLETED", max(sighting.ended_at, sighting.seen_at)
             # What its GPUs did after it was last seen may be idleness that is not its own.
             _release(session, run, (), sighting.seen_at)
         elif is_newest:
@@ -87,7 +88,8 @@ def _add(
     run = Run(
         cluster_id=cluster_id, raw_job_id=sighting.raw_job_id, submitted_at=sighting.started_at,
         display_id=str(sighting.pid), name=sighting.name, user_name=sighting.user, account="",
-        partition="", qos="", reason="", state="RUNNING", started_at=sighting.started_at,
+        partition="", qos="", reason="", state="RUNNING",
+        started_at=min(sighting.started_at, sighting.seen_at),
         suspended_seconds=0, restarts=0, node_count=1, local=True,
     )  # fmt: skip
     session.add(run)
