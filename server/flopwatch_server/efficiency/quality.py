@@ -60,4 +60,4 @@ def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime 
     found = overview_repository.the_cluster(session, cluster)
     not_before = now - NEWEST_SAMPLE_LOOK_BACK
     newest = overview_repository.newest_sample_at(session, found.id, not_before, now)
-    return newest or overview_repository.newest_minute_end(session, found.id)
+    return newest or overview_repository.newest_minute_end(session, found.id, now)

@@ -37,6 +37,7 @@ from flopwatch_server.efficiency.repository.present import (
     state_now,
 )
 from flopwatch_server.fleet.models import Cluster, Device, Node, Placement
+from flopwatch_server.fleet.repository.placements import clusters_at
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.models import SchedulerSource
@@ -231,11 +232,13 @@ def _newest_sample_at() -> Select[datetime]:
     )
 
 
-def newest_minute_end(session: Session, cluster_id: int) -> datetime | None:
+def newest_minute_end(session: Session, cluster_id: int, now: datetime) -> datetime | None:
     """The end of the newest minute in which a device of the cluster sent samples."""
+    sits = clusters_at(now).cte("sits")
+    devices = select(sits.c.device_id).where(sits.c.cluster_id == cluster_id)
     minute = session.scalar(
         select(_minute.minute)
-        .where(_minute.device_id.in_(_devices(cluster_id)), _minute.samples_received > 0)
+        .where(_minute.device_id.in_(devices), _minute.samples_received > 0)
         .order_by(_minute.minute.desc())
         .limit(1)
     )
@@ -249,11 +252,3 @@ def sources(session: Session, cluster_id: int) -> Sequence[SchedulerSource]:
         .where(SchedulerSource.cluster_id == cluster_id)
         .order_by(SchedulerSource.kind)
     ).all()
-
-
-def _devices(cluster_id: int) -> Select[int]:
-    return (
-        select(Placement.device_id)
-        .join(Node, Node.id == Placement.node_id)
-        .where(Node.cluster_id == cluster_id)
-    )

@@ -27,7 +27,8 @@ from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import KNOWN_STATES, account_steps, cluster_steps
 from flopwatch_server.efficiency.repository.figures import in_state
 from flopwatch_server.efficiency.repository.hours import mean_of_sums, sum_and_count
-from flopwatch_server.fleet.models import Cluster, Node, Placement
+from flopwatch_server.fleet.models import Cluster
+from flopwatch_server.fleet.repository.placements import clusters_at
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.telemetry.models import STEP, device_minutes
 from flopwatch_server.telemetry.repository import (
@@ -129,12 +130,7 @@ def _clusters(holding: CTE, step: datetime) -> Select[Any]:
 
 def _seen(step: datetime) -> CTE:
     """GPUs of which minutes are there: (cluster id, device id, seconds that reported, power)."""
-    sat = (
-        select(Node.cluster_id, Placement.device_id)
-        .join(Node, Node.id == Placement.node_id)
-        .distinct()
-        .cte("sat")
-    )
+    sat = clusters_at(step).cte("sat")
     reported = func.count().filter(_minute.samples_received > 0)
     told = (
         select(
