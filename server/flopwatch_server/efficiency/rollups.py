@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from flopwatch.gpus import PeakTable
+from flopwatch_server.database import partitions
+from flopwatch_server.database.partitions import MINUTES
 from flopwatch_server.efficiency.listing import train_mfus
 from flopwatch_server.efficiency.repository import hours, steps
 from flopwatch_server.efficiency.repository import listing as repository
@@ -25,37 +27,35 @@ _REPORTS_COME_LATE = timedelta(hours=1)
 """A report of a run that ended longer ago changes its page, but not its place in a list."""
 
 
-def recompute_use(house: House) -> None:
-    """Make the hours of allocations, figures of runs and steps of clusters again where needed."""
-    more = True
-    while more:
-        with house.database.session() as session:
-            begin_turn(session, _LOCK)
-            more = count_use(session, house.clock(), house.settings.retention)
+def recompute_use(house: House) -> bool:
+    """Make hours of allocations, figures of runs and steps of clusters again; False if none was."""
+    with house.database.session() as session:
+        begin_turn(session, _LOCK)
+        return count_use(session, house.clock(), house.settings.retention)
 
 
 def count_use(session: Session, now: datetime, retention: Retention) -> bool:
-    """Do what the oldest marks ask for, and the steps that are over; False if no mark was left.
+    """Do what the earliest marks ask for, and steps that are over; False if nothing was left to do.
 
     What was made of minutes that may have been dropped since stays as it is.
     """
-    oldest = now - timedelta(days=retention.minute_days)
-    marks, changed = hours.take_marks(session, oldest, now)
+    marks, changed = hours.take_marks(session, _oldest(session, now, retention), now)
     allocations = hours.make_hours(session, now)
-    if allocations:
-        hours.make_run_figures(session, allocations)
-    for step in _due(session, changed, now):
+    over = last_step_end(now)
+    newest = steps.newest(session) or over - 2 * STEP
+    end = min(over, newest + STEP + hours.SPAN_A_TURN)
+    new = [newest + n * STEP for n in range(1, (end - newest) // STEP)]
+    # What has changed at the end or later will be new.
+    for step in sorted({*new, *(step for step in changed if step < end)}):
         steps.make(session, step, now)
-    return marks > 0
+    hours.make_run_figures(session, allocations)
+    return marks > 0 or end < over
 
 
-def _due(session: Session, changed: list[datetime], now: datetime) -> list[datetime]:
-    """Steps to make, by their start: those that have changed, and those over since the newest."""
-    end = last_step_end(now)
-    newest = steps.newest(session)
-    following = end - STEP if newest is None else newest + STEP
-    new = [following + n * STEP for n in range((end - following) // STEP)]
-    return sorted({*new, *(step for step in changed if step < end)})
+def _oldest(session: Session, now: datetime, retention: Retention) -> datetime:
+    """From when on minutes are there, as far as they are kept."""
+    kept = now - timedelta(days=retention.minute_days)
+    return max(kept, partitions.oldest(session, MINUTES) or kept)
 
 
 def recompute_mfus(house: House) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     BigInteger,
     ColumnElement,
-    Delete,
     Float,
     Select,
     Table,
@@ -38,31 +38,40 @@ from flopwatch_server.efficiency.repository.figures import in_state
 from flopwatch_server.jobs.models import Allocation, AllocationMark
 from flopwatch_server.telemetry.models import STEP, device_minutes, dirty_steps
 from flopwatch_server.telemetry.repository import held, instant, interval, minute_counts
-from flopwatch_server.telemetry.repository.rollups import marked
+from flopwatch_server.telemetry.repository.rollups import marked, time_of
 
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MARKS_A_TURN = 100_000
+SPAN_A_TURN = timedelta(hours=8)
+"""A turn makes so much time at most that marks name, and as much that is over since the last."""
+
+_changes = AllocationMark.metadata.tables[AllocationMark.__tablename__]
 _minute = device_minutes.c
 _hours = allocation_hours.c
 
 
 def take_marks(session: Session, oldest: datetime, now: datetime) -> tuple[int, list[datetime]]:
-    """Move the device-hours that the oldest marks name to `marked`, none before `oldest`.
+    """Move the earliest device-hours that marks name to `marked`, none before `oldest`.
 
-    Gives how many marks there were, and the steps which they name, by their start.
+    They are those of `SPAN_A_TURN`; a mark that goes on after it is left for the rest. Gives how
+    many marks there were, and the steps which they name, by their start.
     """
-    minutes = _taken(dirty_steps).returning(dirty_steps.c.device_id, dirty_steps.c.step).cte()
-    changes = AllocationMark.__table__
-    assert isinstance(changes, Table)
-    holders = _taken(changes).returning(changes.c.device_id, changes.c.since).cte()
+    first = _earliest(session)
+    if first is None:
+        return 0, []
+    end = max(first, oldest).replace(minute=0, second=0, microsecond=0) + SPAN_A_TURN
+    minutes = _taken(dirty_steps, first, end)
+    holders = _taken(_changes, first, end)
+    rest = select(holders.c.device_id, instant(end)).where(instant(end) < instant(now)).distinct()
+    left = insert(_changes).from_select(["device_id", "since"], rest).cte("left")
     spans = union_all(
         select(
             minutes.c.device_id,
             minutes.c.step.label("begin"),
             (minutes.c.step + interval(STEP)).label("end"),
         ),
-        select(holders.c.device_id, holders.c.since, instant(now)),
+        select(holders.c.device_id, holders.c.since, instant(min(end, now))),
     ).cte("spans")
     hours = select(spans.c.device_id, _each(_HOUR, spans.c.begin, spans.c.end, oldest)).where(
         spans.c.device_id.is_not(None)
@@ -71,14 +80,28 @@ def take_marks(session: Session, oldest: datetime, now: datetime) -> tuple[int, 
     steps = select(_each(STEP, spans.c.begin, spans.c.end, oldest)).distinct()
     taken = select(func.count()).select_from(spans).scalar_subquery()
     row = session.execute(
-        select(taken, func.array(steps.scalar_subquery(), type_=ARRAY(UtcDateTime))).add_cte(moved)
+        select(taken, func.array(steps.scalar_subquery(), type_=ARRAY(UtcDateTime))).add_cte(
+            moved, left
+        )
     ).one()
     return row[0], sorted(row[1])
 
 
-def _taken(marks: Table) -> Delete:
-    oldest = select(marks.c.id).order_by(marks.c.id).limit(_MARKS_A_TURN)
-    return delete(marks).where(marks.c.id.in_(oldest))
+def _earliest(session: Session) -> datetime | None:
+    """The earliest time that a mark names."""
+    earliest = (
+        select(func.min(time)).scalar_subquery() for time in map(time_of, (dirty_steps, _changes))
+    )
+    first: datetime | None = session.scalar(select(func.least(*earliest, type_=UtcDateTime)))
+    return first
+
+
+def _taken(marks: Table, first: datetime, end: datetime) -> CTE:
+    """DELETE of marks that name a time in [first, end), the oldest ones."""
+    time = time_of(marks)
+    within = time >= instant(first), time < instant(end)
+    oldest = select(marks.c.id).where(*within).order_by(marks.c.id).limit(_MARKS_A_TURN)
+    return delete(marks).where(marks.c.id.in_(oldest)).returning(marks.c.device_id, time).cte()
 
 
 def _each(
@@ -160,7 +183,10 @@ def sum_and_count(metric: str) -> dict[str, ColumnElement[Any]]:
 
 
 def make_run_figures(session: Session, allocation_ids: Collection[int]) -> None:
-    """Add up all hours of the runs that hold these allocations."""
+    """Add up all hours of the runs that hold these allocations.
+
+    In the order of runs, as `keep_mfus` does, so that neither waits for the other in a circle.
+    """
     ids = literal(sorted(allocation_ids), ARRAY(BigInteger))
     runs = select(Allocation.run_id).where(Allocation.id == any_(ids))
     known = func.sum(_hours.active_seconds + _hours.low_seconds + _hours.idle_seconds)
@@ -174,7 +200,8 @@ def make_run_figures(session: Session, allocation_ids: Collection[int]) -> None:
         select(*columns.values())
         .outerjoin(allocation_hours, _hours.allocation_id == Allocation.id)
         .where(Allocation.run_id.in_(runs))
-        .group_by(Allocation.run_id),
+        .group_by(Allocation.run_id)
+        .order_by(Allocation.run_id),
     )
     session.execute(
         statement.on_conflict_do_update(
@@ -192,10 +219,12 @@ def mean_of_sums(columns: Any, metric: str) -> ColumnElement[Any]:
 
 def keep_mfus(session: Session, mfus: Mapping[int, float | None]) -> None:
     """Remember the train MFU of these runs, by their ids."""
-    if not mfus:
-        return
-    statement = insert(run_figures).values(
-        [{"run_id": run_id, "mfu": mfus[run_id]} for run_id in sorted(mfus)]
+    told = func.unnest(
+        literal(list(mfus), ARRAY(BigInteger)), literal(list(mfus.values()), ARRAY(Float))
+    ).table_valued("run_id", "mfu", name="told")
+    rows = told.render_derived()
+    statement = insert(run_figures).from_select(
+        ["run_id", "mfu"], select(rows.c.run_id, rows.c.mfu).order_by(rows.c.run_id)
     )
     session.execute(
         statement.on_conflict_do_update(
