@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.partitions import ensure_days
-from flopwatch_server.fleet.models import Device
+from flopwatch_server.fleet.models import Cluster, Device, Node
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import World
@@ -70,6 +70,17 @@ def add_samples(database: Database, device_ids: list[int], *moments: datetime) -
             device = session.get_one(Device, device_id)
             world.samples(device, moments, tensor_active=0.5, sm_active=0.9, dram_active=0.3,
                           power_watts=450.0)  # fmt: skip
+
+
+def report(database: Database, job_id: str, received_at: datetime) -> None:
+    """Let the one process of a job report that it trains at 25 % of the peak."""
+    with database.session() as session:
+        world = object.__new__(World)
+        world.session = session
+        run = session.scalars(select(Run).where(Run.display_id == job_id)).one()
+        world.cluster = session.get_one(Cluster, run.cluster_id)
+        node = session.scalars(select(Node).limit(1)).one()
+        world.report(run, node, received_at, {"bfloat16": 20 * PEAK_BF16 * 0.25}, 20.0, boot=job_id)
 
 
 def end(database: Database, job_id: str, now: datetime) -> None:

@@ -1,6 +1,6 @@
 """A job's page in a real browser."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from playwright.sync_api import Browser, Page, Request
@@ -47,6 +47,20 @@ def test_other_jobs_say_in_words_what_there_is(page: Page, server: Server) -> No
     }.items():
         go(page, server, f"/jobs/granite/{job}")
         assert page.get_by_test_id("verdict").inner_text().startswith(sentence)
+
+
+def test_a_training_without_a_sample_shows_its_mfu_as_soon_as_it_reports(
+    page: Page, server: Server
+) -> None:
+    now = server.clock.now
+    cluster.report(server.database, cluster.ENDED, now - timedelta(minutes=90))
+    go(page, server, f"/jobs/granite/{cluster.ENDED}")
+    assert page.get_by_test_id("train-mfu").inner_text() == "25.0 %"
+    go(page, server, f"/jobs/granite/{cluster.UNWATCHED}")
+    page.get_by_test_id("verdict").wait_for()
+    assert page.get_by_test_id("train-mfu").count() == 0
+    cluster.report(server.database, cluster.UNWATCHED, now - timedelta(minutes=5))
+    page.get_by_test_id("train-mfu").wait_for(timeout=30_000)
 
 
 def test_a_band_is_closed_polygons_one_for_each_unbroken_run(page: Page, server: Server) -> None:

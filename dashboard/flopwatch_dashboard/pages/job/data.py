@@ -151,14 +151,15 @@ def span_of(run: RunView, window: str, now: datetime) -> tuple[datetime, datetim
 
 def shape_of(data: JobData) -> dict[str, Any]:
     """What the page is made of: while it stays the same, only the parts that move are sent."""
-    found: dict[str, Any] = {"is_live": data.is_live, "state": data.run.state}
-    if data.series is None or not data.has_samples:
-        return found | {"waits": data.run.started_at is None}
-    return found | {
-        "places": [device.place for device in data.series.devices],
+    found: dict[str, Any] = {
+        "is_live": data.is_live,
+        "state": data.run.state,
         "has_mfu": data.mfu is not None,
         "knows_mfu": data.mfu is not None and data.mfu.train_mfu is not None,
     }
+    if data.series is None or not data.has_samples:
+        return found | {"waits": data.run.started_at is None}
+    return found | {"places": [device.place for device in data.series.devices]}
 
 
 def settled_of(data: JobData) -> tuple[int, int]:

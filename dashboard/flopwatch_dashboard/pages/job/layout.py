@@ -55,8 +55,8 @@ async def show(place: Place) -> Shown:
         content.append(card("Queue", body, name="queue"))
     elif data.has_samples:
         content += _measured(data)
-    elif data.devices:
-        content += [html.Div(gpus.gpu_card(data), id="job-gpus")]
+    else:
+        content += _unmeasured(data)
     ranges = (
         tuple((name, label) for name, (label, _) in WINDOWS.items()) if data.has_samples else ()
     )
@@ -92,6 +92,12 @@ def _measured(data: JobData) -> list[Component]:
         ),
         html.Div(gpus.gpu_card(data), id="job-gpus"),
     ]
+
+
+def _unmeasured(data: JobData) -> list[Component]:
+    """What is known without a sample: a training may report before there is one, or end."""
+    mfu = [] if data.mfu is None else [mfu_panel.mfu_card(data)]
+    return mfu + ([html.Div(gpus.gpu_card(data), id="job-gpus")] if data.devices else [])
 
 
 def title(data: JobData) -> list[Component]:

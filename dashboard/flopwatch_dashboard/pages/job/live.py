@@ -43,8 +43,8 @@ def _charts(data: JobData) -> dict[str, Chart]:
     points = instrument(data)
     if points is not None:
         charts[INSTRUMENT] = points
-        if data.mfu is not None:
-            charts["job-mfu"] = mfu_panel.mfu_points(data)
+    if data.mfu is not None and data.series is not None:
+        charts["job-mfu"] = mfu_panel.mfu_points(data)
     return charts
 
 
@@ -63,9 +63,9 @@ def _children(data: JobData) -> dict[str, Any]:
             "job-gaps": layout.gap_list(data),
             "job-quality": quality_card(data),
         }
-        if data.mfu is not None:
-            parts |= {
-                "job-equation": mfu_panel.equation(data.mfu),
-                "job-steps": mfu_panel.steps_line(data.mfu, data.run.gpus),
-            }
+    if data.mfu is not None:
+        parts |= {
+            "job-equation": mfu_panel.equation(data.mfu),
+            "job-steps": mfu_panel.steps_line(data.mfu, data.run.gpus),
+        }
     return parts

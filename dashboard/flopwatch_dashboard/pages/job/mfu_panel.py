@@ -44,7 +44,7 @@ def mfu_card(data: JobData) -> Component:
         html.Div(equation(mfu), id="job-equation"),
         *(
             [chart("job-mfu", mfu_figure(data), "MFU while training, minute by minute", data.now)]
-            if mfu.train_mfu is not None
+            if mfu.train_mfu is not None and data.series is not None
             else []
         ),
         html.Div(steps_line(mfu, data.run.gpus), id="job-steps", className="mfu-steps"),
