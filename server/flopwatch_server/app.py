@@ -14,7 +14,7 @@ import flopwatch_server.jobs.feed_endpoints
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE
 from flopwatch_server.house import House, NotFound
-from flopwatch_server.telemetry.endpoints import ingest_route
+from flopwatch_server.telemetry.endpoints import Ingest
 from flopwatch_server.telemetry.openapi import describe_ingest
 from flopwatch_server.telemetry.writer import IngestWriter
 from flopwatch_server.work.runner import Runner
@@ -35,10 +35,11 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # the stock pages load scripts from outside
         redoc_url=None,
+        # Nobody collects it, and every request would ask whether anybody does.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         lifespan=_lifespan,
     )
     app.state.house = house
-    app.router.routes.append(ingest_route("/api/v1/ingest"))  # first, being asked for most
     app.include_router(flopwatch_server.access.endpoints.router)
     for module in (
         flopwatch_server.fleet.endpoints,
@@ -55,6 +56,7 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     if add_pages is not None:
         add_pages(app)
+    app.add_middleware(Ingest, path="/api/v1/ingest")
     app.add_middleware(Guard, database=house.database, settings=house.settings, clock=house.clock)
     return app
 

@@ -18,7 +18,7 @@ from flopwatch_server.access.tokens import MachineIdentity
 from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
-from flopwatch_server.telemetry.endpoints import ingest_route
+from flopwatch_server.telemetry.endpoints import Ingest
 from flopwatch_server.telemetry.writer import IngestWriter
 
 NOW = datetime(2025, 3, 10, 12, 0, 0, tzinfo=UTC)
@@ -91,8 +91,8 @@ def ingest_app(house: House, node: str | None = None, kind: str = "node") -> Fas
 
     app = FastAPI(lifespan=lifespan)
     app.state.house = house
-    app.router.routes.append(ingest_route("/ingest"))
     machine = MachineIdentity(1, kind, cluster(house.database), node)
+    app.add_middleware(Ingest, path="/ingest")
     app.add_middleware(_Door, machine=machine)
     return app
 

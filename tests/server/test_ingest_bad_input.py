@@ -225,6 +225,11 @@ def test_gzip_in_gzip_is_no_batch(agent: IngestClient) -> None:
     assert agent.raw(body, JSON, "gzip").status_code == 422
 
 
+def test_what_is_no_post_is_told_that_batches_are_posted(agent: IngestClient) -> None:
+    answer = agent.http.get("/ingest")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
 def test_a_body_that_unpacks_over_the_limit_is_413(agent: IngestClient) -> None:
     bomb = gzip.compress(bytes(wire.MAX_DECODED_BYTES + 1))
     assert len(bomb) < 100_000

@@ -7,8 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flopwatch import wire
 from flopwatch_server.access.tokens import MachineIdentity
@@ -32,6 +31,7 @@ _REFUSALS = (
     BodyTooLarge,
     BrokenBody,
     ClientDisconnect,
+    HTTPException,
     InvalidBatch,
     NotStorable,
     Unavailable,
@@ -39,34 +39,35 @@ _REFUSALS = (
 )
 
 
-class IngestEndpoint:
-    """POST /ingest: takes a batch of an agent; the answer comes once it is durable.
+class Ingest:
+    """ASGI middleware just inside the guard; a POST to `path` brings a batch of an agent.
 
-    200 {"accepted", "duplicates", "refused", "server_time"}; 4xx where the post is at fault and
-    would be again; 503 where it should be sent again later.
+    The answer comes once the batch is durable: 200 {"accepted", "duplicates", "refused",
+    "server_time"}; 4xx where the post is at fault and would be again; 503 where it should be sent
+    again later. No route, since the way to one, made for pages, costs as much as reading a batch.
     """
 
+    def __init__(self, app: ASGIApp, path: str) -> None:
+        self._app = app
+        self._path = path
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; the guard has checked its token and bounds its body."""
-        request = Request(scope, receive)
-        machine = await get_machine(request)
-        require_kind(machine, "node")
+        """Answer a post; the guard has checked its token and bounds its body."""
+        if scope["type"] != "http" or scope["path"] != self._path:
+            await self._app(scope, receive, send)
+            return
         try:
-            answer = await _keep(request, machine)
+            answer = await _keep(Request(scope, receive))
         except _REFUSALS as error:
             answer = _refusal(error)
         await answer(scope, receive, send)
 
 
-def ingest_route(path: str) -> Route:
-    """The endpoint as a plain route: FastAPI has nothing to add to a raw body.
-
-    It should stand first in its router, since FastAPI tries routes one by one.
-    """
-    return Route(path, IngestEndpoint(), methods=["POST"])
-
-
-async def _keep(request: Request, machine: MachineIdentity) -> Response:
+async def _keep(request: Request) -> Response:
+    if request.method != "POST":
+        raise HTTPException(405, "batches are posted", {"allow": "POST"})
+    machine = await get_machine(request)
+    require_kind(machine, "node")
     house = await get_house(request)
     writer: IngestWriter = request.app.state.writer
     content_type, encoding = _form(request)
@@ -135,6 +136,8 @@ def _refusal(error: Exception) -> Response:
             return JSONResponse({"detail": str(error)}, 403)
         case InvalidBatch(field=field, problem=problem):
             return JSONResponse({"detail": [{"field": field, "problem": problem}]}, 422)
+        case HTTPException(status_code=status, detail=detail, headers=headers):
+            return JSONResponse({"detail": detail}, status, headers)
         case NotStorable():
             return JSONResponse({"detail": [{"field": "$", "problem": str(error)}]}, 422)
         case Unavailable():

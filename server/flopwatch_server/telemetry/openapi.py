@@ -1,6 +1,6 @@
 """The description of POST /ingest for the OpenAPI document, from the wire's own classes.
 
-The route itself is a plain one, outside FastAPI, so FastAPI can't describe it.
+It is no route of FastAPI's, which therefore can't describe it.
 """
 
 from typing import Any
