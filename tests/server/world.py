@@ -49,7 +49,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cluster = self.add(Cluster(name="granite", simulated=False, created_at=T0))
-        ensure_days(self.session, [T0.date(), (T0 + timedelta(days=1)).date()])
+        ensure_days(self.session, [(T0 + timedelta(days)).date() for days in (-8, 0, 1)])
 
     def add(self, row: Thing) -> Thing:
         self.session.add(row)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.text import storable
 from flopwatch_server.fleet import service as fleet
+from flopwatch_server.fleet.repository.clusters import lock_cluster
 from flopwatch_server.fleet.repository.nodes import ensure_nodes
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
@@ -52,6 +53,7 @@ def apply_records(
     With `complete`, `jobs` holds every pending and running job: a run that is missing has left the
     queue. It stays open, with its allocations ended at `now`, until its end is told: no guess.
     """
+    lock_cluster(session, cluster_id)
     jobs = _newest(jobs)
     apply_node_records(session, cluster_id, nodes)
     ends = repository.ends(session, cluster_id, (job.raw_job_id for job in jobs))
@@ -64,6 +66,12 @@ def apply_records(
     repository.close_allocations(session, cluster_id)
     _allocate(session, cluster_id, jobs, ids, now, source)
     repository.close_allocations(session, cluster_id)
+    attribute(session, cluster_id, now)
+
+
+def attribute(session: Session, cluster_id: int, now: datetime) -> None:
+    """Bring what is known of the devices of allocations up to what agents have told by now."""
+    lock_cluster(session, cluster_id)
     _resolve(session, cluster_id, now)
     repository.weigh_processes(session, cluster_id)
 

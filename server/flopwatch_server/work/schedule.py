@@ -2,7 +2,9 @@
 
 from flopwatch_server.database import partitions
 from flopwatch_server.efficiency.rollups import recompute_mfus, recompute_use
+from flopwatch_server.fleet.repository.clusters import every_cluster
 from flopwatch_server.house import House
+from flopwatch_server.jobs import service as jobs
 from flopwatch_server.jobs.local import service as local
 from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.settings import Settings
@@ -20,6 +22,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
         Task("partitions", 3600, make_partitions),
         Task("minutes", 2, recompute_minutes),
         Task("silent local runs", 60, close_silent_runs),
+        Task("attribution", 10, attribute_devices),
         Task("hours", 300, recompute_hours),
         Task("use", 20, recompute_use),
         Task("mfu", 60, recompute_mfus),
@@ -38,6 +41,15 @@ def make_partitions(house: House) -> None:
     """Make the partitions of samples, minutes and hours ahead of time."""
     with house.database.session() as session:
         partitions.ensure(session, house.clock())
+
+
+def attribute_devices(house: House) -> None:
+    """Give allocations their devices; agents may tell of these after the scheduler told of runs."""
+    with house.database.session() as session:
+        clusters = [cluster.id for cluster in every_cluster(session)]
+    for cluster_id in clusters:
+        with house.database.session() as session:
+            jobs.attribute(session, cluster_id, house.clock())
 
 
 def close_silent_runs(house: House) -> None:

@@ -20,6 +20,13 @@ def ensure_cluster(session: Session, name: str, now: datetime, *, simulated: boo
     return session.scalars(select(Cluster.id).where(Cluster.name == name)).one()
 
 
+def lock_cluster(session: Session, cluster_id: int) -> None:
+    """Let one transaction at a time change what is held on a cluster. Agents' posts don't wait."""
+    session.execute(
+        select(Cluster.id).where(Cluster.id == cluster_id).with_for_update(key_share=True)
+    )
+
+
 def every_cluster(session: Session) -> Sequence[Cluster]:
     """All clusters, by name."""
     return session.scalars(select(Cluster).order_by(Cluster.name)).all()
