@@ -1,7 +1,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --durations 20
+# Much of a test is waiting, so three at a time, in the order of tests/conftest.py.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: help run test soak check bench docs screenshots clean
 

@@ -11,11 +11,10 @@ from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.engine import Database
 from flopwatch_server.fleet.models import Device, Node, Placement
 from flopwatch_server.fleet.repository.clusters import ensure_cluster
-from flopwatch_server.house import House, NotFound
+from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import service
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.scheduler.records import JobRecord, NodeGpus
-from flopwatch_server.work.schedule import attribute_devices
 
 T0 = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 ADMIN = Principal("ada", "admin")
@@ -397,14 +396,3 @@ def test_ordinals_of_a_node_whose_gpus_are_not_as_many_as_told_lead_nowhere(
         tell(session, one, minute=2)
         found = session.scalars(select(Allocation.device_id)).one()
         assert found == (devices["GPU-a"] if resolved else None)
-
-
-def test_an_agent_that_tells_its_devices_after_the_run_was_told_resolves_it(house: House) -> None:
-    one = replace(RUNNING, gpus=(NodeGpus("g1", 1, (0,)),))
-    with house.database.session() as session:
-        tell(session, one, minute=2)
-        devices = _place(session, "g1", {"GPU-a": 0})
-    attribute_devices(replace(house, clock=lambda: at(3)))
-    with house.database.session() as session:
-        [found] = session.scalars(select(Allocation)).all()
-        assert (found.device_id, found.confidence) == (devices["GPU-a"], "likely")

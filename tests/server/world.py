@@ -49,7 +49,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cluster = self.add(Cluster(name="granite", simulated=False, created_at=T0))
-        ensure_days(self.session, [(T0 + timedelta(days)).date() for days in (-8, 0, 1)])
+        ensure_days(self.session, [(T0 + timedelta(days)).date() for days in (0, 1)])
 
     def add(self, row: Thing) -> Thing:
         self.session.add(row)
@@ -71,7 +71,7 @@ class World:
                    model=model, memory_mib=81559.0, power_limit_watts=700.0)
         )  # fmt: skip
         self.add(Placement(device_id=device.id, valid_from=T0, node_id=node.id, minor=ordinal,
-                           gres_ordinal=ordinal))  # fmt: skip
+                           gres_ordinal=ordinal, ordinal_source="minor order"))  # fmt: skip
         return device
 
     def run(self, raw_job_id: int = 100, start: datetime | None = T0, **columns: Any) -> Run:
@@ -118,6 +118,7 @@ class World:
         """Device-minutes by their start, with the marks that the task leaves which makes them."""
         if not minutes:
             return
+        ensure_days(self.session, {minute.date() for minute in minutes})
         known = {"samples_received": 6, "samples_expected": 6, "samples_suspect": 0} | columns
         self.session.execute(
             insert(device_minutes),
