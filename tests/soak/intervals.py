@@ -37,12 +37,25 @@ class Intervals:
         )
 
     def lost(self, cluster: str) -> list[tuple[Any, ...]]:
-        """Devices with a hole between their first and their last interval."""
-        return [
-            row
-            for row in self.devices(cluster)
-            if row[3] != (row[2] - row[1]).total_seconds() / 10 + 1
-        ]
+        """Devices with a hole between their first and their last interval.
+
+        An agent that was held up so long that it could not read a GPU says so: that is no hole.
+        """
+        return self.ask(
+            f"""WITH span AS (
+                    SELECT device_id, min(ts) AS first, max(ts) AS last, count(DISTINCT ts) AS told
+                    FROM ({_SAMPLES}) s GROUP BY device_id)
+                SELECT device_id, first, last, told, unread.seconds FROM span, LATERAL (
+                    SELECT coalesce(sum(extract(epoch FROM valid_to - valid_from)), 0) AS seconds
+                    FROM gaps g WHERE g.device_id = span.device_id AND cause LIKE '%readings%'
+                    AND valid_from >= first AND valid_to <= last) unread
+                WHERE told + unread.seconds / 10 <> extract(epoch FROM last - first) / 10 + 1""",
+            cluster=cluster,
+        )
+
+    def lost_by_fault(self) -> list[tuple[Any, ...]]:
+        """What agents say was lost other than by not having been read."""
+        return self.ask("SELECT DISTINCT cause FROM gaps WHERE cause NOT LIKE '%readings%'")
 
     def twice(self, cluster: str) -> list[tuple[Any, ...]]:
         """Intervals of a device that are there more than once."""

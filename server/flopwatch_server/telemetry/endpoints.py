@@ -2,20 +2,23 @@
 
 import asyncio
 import re
+from datetime import datetime
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flopwatch import wire
 from flopwatch_server.access.tokens import MachineIdentity
-from flopwatch_server.house import get_house, get_machine, require_kind
+from flopwatch_server.house import House, require_kind
 from flopwatch_server.telemetry import ingest
 from flopwatch_server.telemetry.clocks import MAX_TIME
 from flopwatch_server.telemetry.header import InvalidBatch
 from flopwatch_server.telemetry.ingest import BodyTooLarge, BrokenBody, ValidatedBatch
+from flopwatch_server.telemetry.store import Outcome
 from flopwatch_server.telemetry.writer import IngestWriter, NotStorable, Unavailable
 
 _RETRY_AFTER_SECONDS = 5
@@ -57,22 +60,35 @@ class Ingest:
             await self._app(scope, receive, send)
             return
         try:
-            answer = await _keep(Request(scope, receive))
+            outcome, now = await _keep(scope, receive)
         except _REFUSALS as error:
-            answer = _refusal(error)
-        await answer(scope, receive, send)
+            await _refusal(error)(scope, receive, send)
+            return
+        answer = {
+            "accepted": outcome.accepted,
+            "duplicates": outcome.duplicates,
+            "refused": outcome.refused,
+            "server_time": now.timestamp(),
+        }
+        body = msgspec.json.encode(answer)
+        length = b"%d" % len(body)
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
-async def _keep(request: Request) -> Response:
-    if request.method != "POST":
+async def _keep(scope: Scope, receive: Receive) -> tuple[Outcome, datetime]:
+    """What became of the batch in the body, and the time after it did."""
+    if scope["method"] != "POST":
         raise HTTPException(405, "batches are posted", {"allow": "POST"})
-    machine = await get_machine(request)
+    machine: MachineIdentity = scope["state"]["machine"]
     require_kind(machine, "node")
-    house = await get_house(request)
-    writer: IngestWriter = request.app.state.writer
-    content_type, encoding = _form(request)
-    sent_at = _sent_at(request)
-    body = await request.body()
+    house: House = scope["app"].state.house
+    writer: IngestWriter = scope["app"].state.writer
+    headers = Headers(scope=scope)
+    content_type, encoding = _form(headers)
+    sent_at = _sent_at(headers)
+    body = await _body(receive)
     received_at = house.clock()
 
     def read() -> tuple[ValidatedBatch, int]:
@@ -85,33 +101,36 @@ async def _keep(request: Request) -> Response:
     # A thread of its own costs more than reading a small body.
     small = len(body) < _SMALL_BODY_BYTES
     outcome = await writer.submit(*(read() if small else await asyncio.to_thread(read)))
-    return Response(
-        msgspec.json.encode(
-            {
-                "accepted": outcome.accepted,
-                "duplicates": outcome.duplicates,
-                "refused": outcome.refused,
-                "server_time": house.clock().timestamp(),
-            }
-        ),
-        media_type="application/json",
-    )
+    return outcome, house.clock()
 
 
-def _form(request: Request) -> tuple[str, str]:
+async def _body(receive: Receive) -> bytes:
+    """The whole body, which the guard bounds."""
+    pieces = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
+
+
+def _form(headers: Headers) -> tuple[str, str]:
     """Content type and encoding of the body; 415 for what is not offered."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type not in (wire.BATCH_TYPE, "application/json"):
         raise HTTPException(415, f"send {wire.BATCH_TYPE} or application/json")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("gzip", "identity"):
         raise HTTPException(415, "the only Content-Encoding is gzip")
     return content_type, encoding
 
 
-def _sent_at(request: Request) -> float | None:
+def _sent_at(headers: Headers) -> float | None:
     """The sender's clock when it sent, if it says so; 400 for what is no time."""
-    text = request.headers.get(wire.SENT_AT_HEADER)
+    text = headers.get(wire.SENT_AT_HEADER)
     if text is None:
         return None
     if not _SECONDS.fullmatch(text) or float(text) > MAX_TIME:

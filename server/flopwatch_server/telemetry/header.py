@@ -5,7 +5,7 @@ read, is cut to its length instead, since a long sentence must not cost the data
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, get_args
 
 from flopwatch import wire
@@ -49,22 +49,11 @@ def check_header(batch: wire.Batch) -> None:
     for number, alias in enumerate(batch.aliases):
         _match(wire.NODE, alias, f"$.aliases[{number}]", "is not a node's name")
     known = len(batch.devices)
-    for place, entry in _entries(batch.missing, "$.missing"):
-        _missing(entry, place, known)
-    for place, entry in _entries(batch.evidence, "$.evidence"):
-        _evidence(entry, place, known)
-    for place, entry in _entries(batch.reports, "$.reports"):
-        _report(entry, place)
-    for place, entry in _entries(batch.host, "$.host"):
-        _host(entry, place)
-    for place, entry in _entries(batch.gaps, "$.gaps"):
-        _gap(entry, place, known)
-    for place, entry in _entries(batch.sources, "$.sources"):
-        _source(entry, place, known)
-    for place, entry in _entries(batch.events, "$.events"):
-        _event(entry, place, known)
-    for place, entry in _entries(batch.local_runs, "$.local_runs"):
-        _local_run(entry, place, known)
+    for name, check in _PARTS.items():
+        entries = getattr(batch, name)
+        _limit(entries, wire.MAX_ENTRIES, f"$.{name}")
+        for number, entry in enumerate(entries):
+            check(entry, f"$.{name}[{number}]", known)
     of_all = sum(gap.device is None for gap in batch.gaps)
     if of_all * known > _MAX_GAPS_BY_DEVICE:
         raise InvalidBatch("$.gaps", f"has {of_all} gaps of all {known} devices")
@@ -117,7 +106,7 @@ def _evidence(entry: wire.Evidence, place: str, known: int) -> None:
         _count(ordinal, f"{place}.ordinals[{number}]")
 
 
-def _report(entry: wire.AttributedReport, place: str) -> None:
+def _report(entry: wire.AttributedReport, place: str, known: int) -> None:
     _count(entry.pid, f"{place}.pid")
     _count(entry.uid, f"{place}.uid")
     _optional_count(entry.job_id, f"{place}.job_id")
@@ -140,7 +129,7 @@ def _report(entry: wire.AttributedReport, place: str) -> None:
     report.reason = None if report.reason is None else _cut(report.reason)
 
 
-def _host(entry: wire.HostUsage, place: str) -> None:
+def _host(entry: wire.HostUsage, place: str, known: int) -> None:
     _time(entry.time, f"{place}.time")
     _optional_count(entry.job_id, f"{place}.job_id")
     _optional_count(entry.cpu_count, f"{place}.cpu_count")
@@ -193,9 +182,17 @@ def _local_run(entry: wire.LocalRun, place: str, known: int) -> None:
     entry.user, entry.name = _cut(entry.user), _cut(entry.name)
 
 
-def _entries(entries: list[Any], place: str) -> Iterable[tuple[str, Any]]:
-    _limit(entries, wire.MAX_ENTRIES, place)
-    return ((f"{place}[{number}]", entry) for number, entry in enumerate(entries))
+_PARTS: dict[str, Callable[[Any, str, int], None]] = {
+    "missing": _missing,
+    "evidence": _evidence,
+    "reports": _report,
+    "host": _host,
+    "gaps": _gap,
+    "sources": _source,
+    "events": _event,
+    "local_runs": _local_run,
+}
+"""How an entry of each list of a batch is checked: (entry, its place, number of devices)."""
 
 
 def _limit(entries: list[Any], limit: int, place: str) -> None:

@@ -229,14 +229,21 @@ def _check_samples(batch: wire.Batch, values: Floats) -> tuple[Integers, Integer
         raise InvalidBatch("$.samples.device", f"has {len(samples.device)} entries, time {rows}")
     if len(values) != rows:
         raise InvalidBatch("$.samples.values", f"has {len(values)} rows, time {rows}")
-    device = _integers(samples.device, "$.samples.device")
-    time = _integers(samples.time, "$.samples.time")
-    known = len(batch.devices)
-    _refuse((device < 0) | (device >= known), "$.samples.device", f"is not one of {known} devices")
-    _refuse((time < 0) | (time > MAX_TIME), "$.samples.time", "is not a time")
-    period = SAMPLE_PERIOD_SECONDS
-    _refuse(time % period != 0, "$.samples.time", f"is not a multiple of {period}")
-    return device, time
+    known, period = len(batch.devices), SAMPLE_PERIOD_SECONDS
+    devices, times = set(samples.device), set(samples.time)  # few, each of them many times
+    _refuse(
+        samples.device, {each for each in devices if not 0 <= each < known},
+        "$.samples.device", f"is not one of {known} devices",
+    )  # fmt: skip
+    _refuse(
+        samples.time, {each for each in times if not 0 <= each <= MAX_TIME},
+        "$.samples.time", "is not a time",
+    )  # fmt: skip
+    _refuse(
+        samples.time, {each for each in times if each % period},
+        "$.samples.time", f"is not a multiple of {period}",
+    )  # fmt: skip
+    return np.array(samples.device, np.int64), np.array(samples.time, np.int64)
 
 
 def _check_columns(columns: list[str]) -> None:
@@ -249,16 +256,10 @@ def _check_columns(columns: list[str]) -> None:
         raise InvalidBatch("$.samples.columns", "names a column twice")
 
 
-def _integers(numbers: list[int], place: str) -> Integers:
-    try:
-        return np.array(numbers, np.int64)
-    except OverflowError as error:
-        raise InvalidBatch(place, "has a number that is out of range") from error
-
-
-def _refuse(bad: NDArray[np.bool_], place: str, problem: str) -> None:
-    if np.count_nonzero(bad):
-        raise InvalidBatch(f"{place}[{int(bad.argmax())}]", problem)
+def _refuse(numbers: list[int], bad: set[int], place: str, problem: str) -> None:
+    if bad:
+        row = next(row for row, number in enumerate(numbers) if number in bad)
+        raise InvalidBatch(f"{place}[{row}]", problem)
 
 
 def _spans(device: Integers, time: Integers) -> list[tuple[int, int, int]]:
