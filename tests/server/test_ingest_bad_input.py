@@ -79,7 +79,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("$.samples.time[0]", samples(time=[-10])),
     ("$.samples.time[0]", samples(time=["soon"])),
     ("$.samples.time[2]", samples(time=[0, 10, 25], device=[0] * 3, values=[[0.5]] * 3)),
-    ("$.samples.time", samples(time=[2**70])),
+    ("$.samples.time[0]", samples(time=[2**70])),
     ("$.samples.time", samples(time=[0] * 100_001, device=[0] * 100_001, values=[[1]] * 100_001)),
     ("$.samples.device[0]", samples(device=[1])),
     ("$.samples.device[0]", samples(device=[-1])),

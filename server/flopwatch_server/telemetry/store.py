@@ -16,6 +16,7 @@ from flopwatch_server.telemetry.local_runs import write_local_runs
 from flopwatch_server.telemetry.repository import facts, happenings
 from flopwatch_server.telemetry.repository.arrivals import Rows
 from flopwatch_server.telemetry.repository.evidence import Signs
+from flopwatch_server.telemetry.repository.states import MetricStates, tell_implausible
 
 DEFER_SECONDS = 1.0
 """For so long what every post says anew may wait. A server that is killed loses this much of it."""
@@ -35,7 +36,7 @@ class Store:
 
     def __init__(self) -> None:
         self._register = Register()
-        self._states = facts.MetricStates()
+        self._states = MetricStates()
         self._signs = Signs()
         self._liveness = Liveness()
         self._defers = False
@@ -114,9 +115,11 @@ class Store:
         for batch, ids in registered:
             for missing in batch.header.missing:
                 self._states.tell(session, int(ids.device_ids[missing.device]), missing)
+        self._states.write(session)
+        for batch, ids in registered:
             for implausible in batch.implausible:
                 device_id = int(ids.device_ids[implausible.device])
-                facts.tell_implausible(session, device_id, implausible)
+                tell_implausible(session, device_id, implausible)
 
 
 def _period(batch: ValidatedBatch) -> tuple[datetime, datetime]:

@@ -1,6 +1,6 @@
 """What agents tell: nodes, devices and where they sit, lives of agents, and signs of life."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +9,9 @@ from sqlalchemy import (
     Float,
     Row,
     Update,
+    and_,
     bindparam,
+    case,
     func,
     or_,
     select,
@@ -200,26 +202,39 @@ def _sits(placement: Placement, node_id: int, device: wire.Device) -> bool:
     )
 
 
-def _rank(session: Session, node_ids: Iterable[int]) -> None:
+def _rank(session: Session, node_ids: Collection[int]) -> None:
     """GRES ordinals of whole GPUs by the order of their minors, until something better tells.
 
     Where one is split, no ordinal is known: each instance has a position of its own, which the
     driver does not tell.
     """
-    for node_id in sorted(node_ids):
-        placed = session.execute(
-            select(Placement, Device.instance)
-            .join(Device, Device.id == Placement.device_id)
-            .where(Placement.node_id == node_id, Placement.valid_to.is_(None))
-            .order_by(Placement.minor)
-        ).all()
-        is_known = all(
-            not instance and placement.minor is not None for placement, instance in placed
+    node = Placement.node_id
+    is_whole = and_(Device.instance == "", Placement.minor.is_not(None))
+    placed = (
+        select(
+            Placement.device_id,
+            Placement.valid_from,
+            (func.row_number().over(partition_by=node, order_by=Placement.minor) - 1).label(
+                "ordinal"
+            ),
+            func.bool_and(is_whole).over(partition_by=node).label("is_known"),
         )
-        for ordinal, (placement, _) in enumerate(placed):
-            placement.gres_ordinal = ordinal if is_known else None
-            placement.ordinal_source = _MINOR_ORDER if is_known else None
-    session.flush()
+        .join(Device, Device.id == Placement.device_id)
+        .where(Placement.node_id.in_(node_ids), Placement.valid_to.is_(None))
+        .subquery()
+    )
+    session.execute(
+        update(Placement)
+        .where(
+            Placement.device_id == placed.c.device_id,
+            Placement.valid_from == placed.c.valid_from,
+        )
+        .values(
+            gres_ordinal=case((placed.c.is_known, placed.c.ordinal)),
+            ordinal_source=case((placed.c.is_known, _MINOR_ORDER)),
+        )
+        .execution_options(synchronize_session="fetch")
+    )
 
 
 def touch_nodes(session: Session, seen: Mapping[int, datetime]) -> None:

@@ -1,10 +1,10 @@
-"""What a batch tells beside samples: reasons for missing values, gaps, reports, hosts."""
+"""What a batch tells beside samples and states of metrics: gaps, reports, hosts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, func
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import Session
 
@@ -12,8 +12,8 @@ from flopwatch import wire
 from flopwatch_server.database.base import Base
 from flopwatch_server.fleet.registration import Registration
 from flopwatch_server.fleet.repository import agents
-from flopwatch_server.telemetry.ingest import Implausible, ValidatedBatch
-from flopwatch_server.telemetry.models import Gap, HookCounter, MetricState, NodeMinute, RunMinute
+from flopwatch_server.telemetry.ingest import ValidatedBatch
+from flopwatch_server.telemetry.models import Gap, HookCounter, NodeMinute, RunMinute
 
 Row = dict[str, Any]
 _How = Callable[[ColumnElement[Any], ColumnElement[Any]], ColumnElement[Any]]
@@ -33,106 +33,6 @@ def instant(seconds: float) -> datetime:
 def minute_of(time: Any) -> Any:
     """The start of the minute that an interval which ends at `time` belongs to."""
     return (time - 1) // 60 * 60
-
-
-class MetricStates:
-    """Why metrics of devices have no value, over time.
-
-    Remembers the last word on each metric, since agents repeat themselves. `forget` it when a
-    transaction is rolled back.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[int, str], tuple[float, str | None]] = {}
-
-    def forget(self) -> None:
-        """Remember nothing."""
-        self._last.clear()
-
-    def tell(self, session: Session, device_id: int, entry: wire.Missing) -> None:
-        """`entry.metric` has no value since `entry.since`, or with no reason has one again."""
-        key = device_id, entry.metric
-        since, reason = self._last.get(key, (entry.since, None))
-        if entry.since < since:  # older than what is known: a piece of the past
-            if entry.reason is not None:
-                _insert_state(session, key, entry.reason, entry.since, since)
-        elif key not in self._last or entry.reason != reason:
-            _close_state(session, key, entry.reason, entry.since)
-            if entry.reason is not None:
-                _insert_state(session, key, entry.reason, entry.since, None)
-            self._last[key] = entry.since, entry.reason
-
-
-def _close_state(session: Session, key: tuple[int, str], reason: str | None, at: float) -> None:
-    """End what was open at `at`, unless it is for the same reason."""
-    session.execute(
-        update(MetricState)
-        .where(
-            MetricState.device_id == key[0],
-            MetricState.metric == key[1],
-            MetricState.valid_to.is_(None),
-            MetricState.valid_from < instant(at),
-            MetricState.reason != (reason or ""),
-        )
-        .values(valid_to=instant(at))
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _insert_state(
-    session: Session, key: tuple[int, str], reason: str, start: float, end: float | None
-) -> None:
-    """Add [start, end); one that is open only where no other is."""
-    open_already = exists().where(
-        MetricState.device_id == key[0],
-        MetricState.metric == key[1],
-        MetricState.valid_to.is_(None),
-    )
-    row = select(
-        literal(key[0]),
-        literal(key[1]),
-        literal(instant(start)),
-        literal(None if end is None else instant(end), MetricState.valid_to.type),
-        literal(reason),
-    )
-    session.execute(
-        insert(MetricState)
-        .from_select(
-            ["device_id", "metric", "valid_from", "valid_to", "reason"],
-            row if end is not None else row.where(~open_already),
-        )
-        .on_conflict_do_nothing()
-    )
-
-
-def tell_implausible(session: Session, device_id: int, entry: Implausible) -> None:
-    """Record that values were implausible over (start, end], as one stretch with what it joins."""
-    start, end = instant(entry.start), instant(entry.end)
-    joined = session.execute(
-        update(MetricState)
-        .where(
-            MetricState.device_id == device_id,
-            MetricState.metric == entry.metric,
-            MetricState.reason == "implausible",
-            MetricState.valid_from < start,
-            MetricState.valid_to.between(start, end),
-        )
-        .values(valid_to=end)
-        .returning(MetricState.valid_from)
-        .execution_options(synchronize_session=False)
-    ).first()
-    if joined is None:
-        statement = insert(MetricState).values(
-            device_id=device_id, metric=entry.metric, valid_from=start, valid_to=end,
-            reason="implausible",
-        )  # fmt: skip
-        session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["device_id", "metric", "valid_from"],
-                set_={"valid_to": func.greatest(MetricState.valid_to, end)},
-                where=MetricState.reason == "implausible",
-            )
-        )
 
 
 def write_gaps(session: Session, registered: Iterable[Registered]) -> None:
