@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from flopwatch.gpus import PeakTable
 from flopwatch.metrics import COLUMNS
-from flopwatch_server.database.copy import Floats, encode, timestamps
+from flopwatch_server.database.copy import Floats, Keys, encode, timestamps
 from flopwatch_server.database.embedded import EmbeddedPostgres
 from flopwatch_server.database.engine import Database
 from flopwatch_server.database.migrate import upgrade
@@ -219,7 +219,7 @@ def _write_samples(connection: psycopg.Connection, nodes: int, since: datetime) 
     statement = (
         f"COPY samples (device_id, epoch_id, ts, {', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
     )
-    device = np.arange(1, nodes * GPUS + 1)
+    device = np.arange(1, nodes * GPUS + 1, dtype=np.int32)
     epoch = (device - 1) // GPUS + 1
     base = _bases(nodes)
     generator = np.random.default_rng(2)
@@ -227,7 +227,11 @@ def _write_samples(connection: psycopg.Connection, nodes: int, since: datetime) 
     for chunk in np.array_split(np.arange(begin + 10, end + 1, 10), 60):
         times = np.repeat(chunk, len(device))
         noise = generator.uniform(0.9, 1.0, (len(times), 1)).astype(np.float32)
-        keys = [np.tile(device, len(chunk)), np.tile(epoch, len(chunk)), timestamps(times)]
+        keys: list[Keys] = [
+            np.tile(device, len(chunk)),
+            np.tile(epoch, len(chunk)),
+            timestamps(times),
+        ]
         with connection.cursor().copy(statement.encode()) as copy:
             for block in encode(keys, np.tile(base, (len(chunk), 1)) * noise):
                 copy.write(block)

@@ -39,7 +39,7 @@ from tests.lab.processes import Server
 
 from flopwatch import wire
 from flopwatch.metrics import COLUMNS, METRICS
-from flopwatch_server.database.copy import encode, timestamps
+from flopwatch_server.database.copy import Keys, encode, timestamps
 from flopwatch_server.database.engine import Database
 
 CONNECTIONS = 32
@@ -153,7 +153,8 @@ def copy_rows_per_second(database: Database, rows: int) -> float:
     blocks = []
     for begin in range(0, rows, COPY_ROWS_A_TRANSACTION):
         number = np.arange(begin, begin + COPY_ROWS_A_TRANSACTION)
-        keys = [10**9 + number % 1000, np.ones_like(number), timestamps(at - number // 1000 * 10)]
+        device = (10**9 + number % 1000).astype(np.int32)
+        keys: list[Keys] = [device, np.ones_like(device), timestamps(at - number // 1000 * 10)]
         values = generator.random((len(number), len(COLUMNS)), np.float32)
         blocks.append(b"".join(encode(keys, values)))
     columns = ", ".join(("device_id", "epoch_id", "ts", *COLUMNS))

@@ -80,8 +80,8 @@ CREATE TABLE local_accounts (
     CONSTRAINT pk_local_accounts PRIMARY KEY (name)
 );
 CREATE TABLE samples (
-    device_id BIGINT NOT NULL,
-    epoch_id BIGINT NOT NULL,
+    device_id INTEGER NOT NULL,
+    epoch_id INTEGER NOT NULL,
     ts timestamptz NOT NULL,
     engine_active REAL,
     sm_active REAL,

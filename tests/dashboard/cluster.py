@@ -58,6 +58,7 @@ def fill(database: Database, now: datetime) -> list[int]:
         world.hold(unwatched, bare, None, 0, confidence="unknown")
         world.run(481000, start, name="done", state="COMPLETED", submitted_at=start,
                   ended_at=now - timedelta(hours=1))  # fmt: skip
+        world.count_use(now)
         return [device.id for device in training]
 
 

@@ -101,7 +101,8 @@ def test_every_pattern_of_nulls_comes_back_bit_for_bit(
     any_database: Database, values: Floats
 ) -> None:
     number = np.arange(len(values))
-    keys = [number, np.ones_like(number), timestamps(np.full_like(number, NOW_SECONDS))]
+    ids = number.astype(np.int32)
+    keys = [ids, np.ones_like(ids), timestamps(np.full_like(number, NOW_SECONDS))]
     with any_database.session() as session:
         partitions.ensure(session, NOW)
         copy_rows(session, "samples", ("device_id", "epoch_id", "ts", *COLUMNS), keys, values)

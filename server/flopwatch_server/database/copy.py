@@ -8,7 +8,7 @@ https://www.postgresql.org/docs/current/sql-copy.html, "Binary Format".
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import psycopg
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 Integers = NDArray[np.int64]
+Keys = NDArray[np.signedinteger[Any]]
 Floats = NDArray[np.float32]
 _Stretch = tuple[int, int, bool]
 
@@ -30,12 +31,13 @@ def timestamps(seconds: Integers) -> Integers:
 
 
 def copy_rows(
-    session: Session, table: str, columns: Sequence[str], keys: Sequence[Integers], values: Floats
+    session: Session, table: str, columns: Sequence[str], keys: Sequence[Keys], values: Floats
 ) -> None:
     """Append rows to `table` in the session's transaction.
 
-    `keys` are whole columns of bigint or timestamptz (see `timestamps`); `values` holds the real
-    columns after them, a row a row, NaN where NULL is meant. `columns` names all of them.
+    `keys` are whole columns of integer (int32), bigint or timestamptz (int64, see `timestamps`);
+    `values` holds the real columns after them, a row a row, NaN where NULL is meant. `columns`
+    names all of them.
     Raises psycopg's errors, not SQLAlchemy's.
     """
     connection = cast(psycopg.Connection, session.connection().connection.driver_connection)
@@ -45,7 +47,7 @@ def copy_rows(
             copy.write(block)
 
 
-def encode(keys: Sequence[Integers], values: Floats) -> Iterator[bytes]:
+def encode(keys: Sequence[Keys], values: Floats) -> Iterator[bytes]:
     """The bytes of a binary COPY of these rows, in an order of its own."""
     yield _HEADER
     missing = np.isnan(values)
@@ -61,14 +63,15 @@ def encode(keys: Sequence[Integers], values: Floats) -> Iterator[bytes]:
     yield _TRAILER
 
 
-def _records(keys: Sequence[Integers], values: Floats, present: NDArray[np.bool_]) -> bytes:
+def _records(keys: Sequence[Keys], values: Floats, present: NDArray[np.bool_]) -> bytes:
     """Rows that all have the same columns present."""
     stretches = _stretches(tuple(present.tolist()))
-    records = np.empty(len(values), _record_type(len(keys), stretches))
+    sizes = tuple(key.itemsize for key in keys)
+    records = np.empty(len(values), _record_type(sizes, stretches))
     records["fields"] = len(keys) + len(present)
-    records["keys"]["length"] = 8
-    for number, key in enumerate(keys):
-        records["keys"]["value"][:, number] = key
+    for number, (key, size) in enumerate(zip(keys, sizes, strict=True)):
+        records[f"key_{number}"]["length"] = size
+        records[f"key_{number}"]["value"] = key
     for begin, end, known in stretches:
         if known:
             records[f"from_{begin}"]["length"] = 4
@@ -86,16 +89,19 @@ def _stretches(present: tuple[bool, ...]) -> tuple[_Stretch, ...]:
 
 
 @lru_cache(1024)
-def _record_type(keys: int, stretches: tuple[_Stretch, ...]) -> np.dtype[np.void]:
-    """The type of a row of so many keys and these columns; to make one costs more than to fill it.
+def _record_type(key_sizes: tuple[int, ...], stretches: tuple[_Stretch, ...]) -> np.dtype[np.void]:
+    """The type of a row of these keys and columns; to make one costs more than to fill it.
 
     A field is its length and its value, and one that is NULL the length -1 alone.
     """
-    key = np.dtype([("length", ">i4"), ("value", ">i8")])
+    keys = [
+        (f"key_{number}", np.dtype([("length", ">i4"), ("value", f">i{size}")]))
+        for number, size in enumerate(key_sizes)
+    ]
     value = np.dtype([("length", ">i4"), ("value", ">f4")])
     null = np.dtype(">i4")
     cells = [
         (f"from_{begin}", value if known else null, (end - begin,))
         for begin, end, known in stretches
     ]
-    return np.dtype([("fields", ">i2"), ("keys", key, (keys,)), *cells])
+    return np.dtype([("fields", ">i2"), *keys, *cells])

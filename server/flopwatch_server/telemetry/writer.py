@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
+import numpy as np
 import psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -146,7 +147,7 @@ class IngestWriter:
                 return self._store.write(session, batches, some_known=True)
 
     def _make_days(self, batches: Sequence[ValidatedBatch]) -> None:
-        days = {day for batch in batches for day in _days(batch)} - self._days
+        days = _days(batches) - self._days
         if days:
             with self._transaction() as session:
                 partitions.ensure_days(session, days)
@@ -180,13 +181,10 @@ class IngestWriter:
                 self._write([waiting])
 
 
-def _days(batch: ValidatedBatch) -> set[date]:
-    """The UTC days of a batch's samples: most often one."""
-    if not len(batch.time):
-        return set()
-    first, last = int(batch.time.min()), int(batch.time.max())
-    days = range(first // _DAY_SECONDS, last // _DAY_SECONDS + 1)
-    return {datetime.fromtimestamp(day * _DAY_SECONDS, UTC).date() for day in days}
+def _days(batches: Sequence[ValidatedBatch]) -> set[date]:
+    """The UTC days of all their samples: most often one."""
+    days = np.unique(np.concatenate([batch.time for batch in batches]) // _DAY_SECONDS)
+    return {datetime.fromtimestamp(day * _DAY_SECONDS, UTC).date() for day in days.tolist()}
 
 
 def _answer(group: Sequence[_Waiting], outcomes: Sequence[Outcome | Exception]) -> None:

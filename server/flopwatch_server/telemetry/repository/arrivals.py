@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flopwatch.metrics import COLUMNS
-from flopwatch_server.database.copy import Floats, Integers, copy_rows, timestamps
+from flopwatch_server.database.copy import Floats, Integers, Keys, copy_rows, timestamps
 from flopwatch_server.telemetry.repository.facts import Registered, minute_of
 
 _COLUMNS = ("device_id", "epoch_id", "ts", *COLUMNS)
@@ -38,7 +38,8 @@ class Rows:
 
     def copy_to(self, session: Session, table: str = "samples") -> None:
         """Add all; raises UniqueViolation if one is there already."""
-        keys = [self.device_id, self.epoch_id, timestamps(self.time)]
+        ids = [self.device_id.astype(np.int32), self.epoch_id.astype(np.int32)]
+        keys: list[Keys] = [*ids, timestamps(self.time)]
         copy_rows(session, table, _COLUMNS, keys, self.values)
 
     def merge_into_samples(self, session: Session) -> int:
