@@ -158,8 +158,11 @@ def test_one_turn_of_hours_is_short_however_many_are_marked(still_house: House) 
 
 def test_an_hour_that_each_of_its_minutes_has_marked_is_made_once(still_house: House) -> None:
     mark_hours(still_house, "generate_series(1, 60), generate_series(1, 200) AS device")
-    recompute_hours(still_house)
-    assert query(still_house.database, "SELECT count(*) FROM dirty_hours") == [(0,)]
+    assert recompute_hours(still_house)
+    marks = "SELECT count(*) FROM dirty_hours GROUP BY device_id"
+    assert query(still_house.database, marks) == [(60,)] * 33  # 10,000 are of 167 devices
+    assert not recompute_hours(still_house)
+    assert query(still_house.database, marks) == []
 
 
 def mark_hours(house: House, devices: str) -> None:

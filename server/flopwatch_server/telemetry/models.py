@@ -100,22 +100,23 @@ from it, in the middle of its point, is wrong by half a point at most.
 """
 
 # Work to be done again. Append-only: a mark is consumed by DELETE ... RETURNING and never changed,
-# so that what is written while it is consumed brings a mark of its own.
+# so that what is written while it is consumed brings a mark of its own. The indexes have the order
+# in which marks are consumed, so that all marks of one thing lie side by side.
 dirty_marks = Table(
     "dirty_marks",
     Base.metadata,
-    Column("id", BigInteger, primary_key=True),
     Column("device_id", BigInteger, nullable=False),
     Column("minute", UtcDateTime, nullable=False),
+    Index("ix_dirty_marks_minute", "minute", "device_id"),
 )
 """A device-minute that has new samples."""
 
 dirty_hours = Table(
     "dirty_hours",
     Base.metadata,
-    Column("id", BigInteger, primary_key=True),
     Column("device_id", BigInteger, nullable=False),
     Column("hour", UtcDateTime, nullable=False),
+    Index("ix_dirty_hours_hour", "hour", "device_id"),
 )
 """A device-hour that has new minutes."""
 

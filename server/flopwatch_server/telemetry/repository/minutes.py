@@ -130,7 +130,7 @@ MINUTES = Rollup(
     marks=dirty_marks,
     length=_MINUTE,
     lock=0x6D696E75,
-    marks_a_turn=20_000,
+    marks_a_turn=60_000,
     made_of=_samples,
     columns=_columns,
     next_marks=((dirty_hours, timedelta(hours=1)), (dirty_steps, STEP)),

@@ -31,6 +31,7 @@ from sqlalchemy import (
     select,
     text,
     true,
+    tuple_,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
@@ -44,12 +45,15 @@ from flopwatch_server.telemetry.models import MAX_COLUMNS, MEAN_COLUMNS
 marked = Table(
     "marked",
     MetaData(),
-    Column("device_id", BigInteger, nullable=False),
-    Column("time", UtcDateTime, nullable=False),
+    Column("device_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", UtcDateTime, primary_key=True),
     prefixes=["TEMPORARY"],
     postgresql_on_commit="DELETE ROWS",
 )
-"""What one turn has to make, each device and time once."""
+"""What one turn has to make, each device and time once.
+
+By the key no plan compares all of it with all of a tier, however wrong the planner's statistics.
+"""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Columns = dict[str, ColumnElement[Any]]
@@ -60,7 +64,7 @@ class Rollup:
     """One tier, made of the one before.
 
     `made_of` gives the rows of a marked device and time, whose times lie between two bounds;
-    `columns` those of `tier`, aggregated over them. A turn makes what the oldest `marks_a_turn`
+    `columns` those of `tier`, aggregated over them. A turn makes what the first `marks_a_turn`
     name. What was made becomes marks in each of `next_marks`, which name the length that they are
     marks of.
     """
@@ -81,14 +85,14 @@ class Rollup:
 
 
 def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime) -> bool:
-    """Make what the oldest marks ask for, in a transaction of its own; True if more may wait.
+    """Make what the first marks ask for, in a transaction of its own; True if more may wait.
 
     What is not over by `now` waits: made once it is over, it is made once and not at every sample.
     For the same reason a turn that did not find as many marks as it may take is not to be followed
     by another one at once: new samples come all the time.
     """
     begin_turn(session, rollup.lock)
-    is_full = session.scalar(_take(rollup, now)) == rollup.marks_a_turn
+    is_full = _take(session, rollup, now)
     begin, end = session.execute(select(func.min(marked.c.time), func.max(marked.c.time))).one()
     if begin is None:
         return False
@@ -132,25 +136,31 @@ def time_of(marks: Table) -> Column[datetime]:
     return list(marks.columns)[-1]
 
 
-def _take(rollup: Rollup, now: datetime) -> Select[int]:
-    """Move the oldest marks of what is over to `marked`, with all others that name the same.
+def _take(session: Session, rollup: Rollup, now: datetime) -> bool:
+    """Move the first marks of what is over to `marked`, with all others that name the same.
 
-    The number of the oldest, `marks_a_turn` at most.
+    First is what is newest, so that a back-fill holds up nothing live. True if there were as many
+    as a turn may take.
     """
     marks, time = rollup.marks, rollup.marks.c[rollup.time]
-    oldest = (
-        select(marks.c.device_id, time.label("time"))
-        .where(time <= now - rollup.length)
-        .order_by(marks.c.id)
-        .limit(rollup.marks_a_turn)
-        .cte("oldest")
-    )
-    named = select(oldest).distinct().cte("named")
-    same = marks.c.device_id == named.c.device_id, time == named.c.time
-    taken = delete(marks).where(*same).cte("taken")
-    distinct = select(named).order_by(*named.c)
-    moved = insert(marked).from_select(["device_id", "time"], distinct).cte("moved")
-    return select(func.count()).select_from(oldest).add_cte(taken, moved)
+    is_over = time <= now - rollup.length
+    order = (time.desc(), marks.c.device_id.desc())
+    last = session.execute(
+        select(time, marks.c.device_id)
+        .where(is_over)
+        .order_by(*order)
+        .offset(rollup.marks_a_turn - 1)
+        .limit(1)
+    ).first()
+    taken = delete(marks).where(is_over).returning(marks.c.device_id, time.label("time"))
+    if last is not None:
+        taken = taken.where(
+            tuple_(time, marks.c.device_id) >= tuple_(literal(last[0], time.type), last[1])
+        )
+    named = taken.cte("taken")
+    distinct = select(named).distinct().order_by(*named.c)
+    session.execute(insert(marked).from_select(["device_id", "time"], distinct))
+    return last is not None
 
 
 def _clear(rollup: Rollup, rows: Select[Any], begin: datetime, end: datetime) -> Delete:
@@ -193,5 +203,5 @@ def _make(rollup: Rollup, rows: Select[Any], thresholds: Thresholds) -> Insert:
 def _mark_next(marks: Table, length: timedelta) -> Insert:
     time = func.date_bin(literal(length), marked.c.time, _EPOCH)
     return insert(marks).from_select(
-        marks.columns.keys()[1:], select(marked.c.device_id, time).distinct()
+        ["device_id", time_of(marks).name], select(marked.c.device_id, time).distinct()
     )
