@@ -147,9 +147,11 @@ def _serve(settings: Settings, database: Database, door: socket) -> None:
     if settings.sign_in == "local" and not _has_admin(database):
         print("Nobody can sign in yet: set the admin's password with 'flopwatch admin'", flush=True)
     # What was loaded until now stays for ever: a full collection that looks at it again and again
-    # would hold up every answer.
+    # would hold up every answer. A post makes hundreds of objects that end with it, by themselves:
+    # to look for circles among them at every second post costs a tenth of all.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and hands Ctrl-C on
         uvicorn.Server(config).run(sockets=[door])
 
