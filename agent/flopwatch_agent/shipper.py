@@ -110,12 +110,12 @@ class Shipper:
         return oldest[:1] if alone else oldest
 
     def _send(self, records: Sequence[Record]) -> float:
-        bodies = {record: body for record in records if (body := self._spool.read(record))}
-        if not bodies:
-            return 0.0
-        count, whole = joined(list(bodies.values()))
-        sent = list(bodies)[:count]
         try:
+            bodies = {record: body for record in records if (body := self._spool.read(record))}
+            if not bodies:
+                return 0.0
+            count, whole = joined(list(bodies.values()))
+            sent = list(bodies)[:count]
             answer = self._poster.post(whole)
         except (OSError, http.client.HTTPException) as error:
             return self._retry(f"nothing could be sent: {error or type(error).__name__}")

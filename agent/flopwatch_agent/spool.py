@@ -5,6 +5,7 @@ Batches stand in segments (segment.py), oldest first by their sequence: no clock
 disk does not take waits in memory. Whatever is lost becomes a gap (gaps.py).
 """
 
+import errno
 import fcntl
 import gzip
 import itertools
@@ -27,6 +28,7 @@ MEMORY_BATCHES = 360
 """An hour of batches, kept in memory while the disk takes none."""
 REFUSED_BYTES = 4 << 20
 
+_READ_NEVER = (errno.EIO, errno.ENOENT)  # a bad block, a file that somebody deleted
 _NAME = re.compile(r"(\d{20})\.segment")
 _WRITTEN_AT_ONCE = 16
 _LAST_WAIT_SECONDS = 1.0
@@ -119,7 +121,10 @@ class Spool:
             return [record for record, _ in itertools.islice(self._memory.values(), count)]
 
     def read(self, record: Record) -> bytes | None:
-        """The gzip body of a batch, or None if it is gone or turned out to be spoilt."""
+        """The gzip body of a batch, or None if it is gone or turned out to be spoilt.
+
+        Raises OSError while it can't be read for a reason that may pass; then nothing is lost.
+        """
         with self._lock:
             if record.sequence in self._memory:
                 return self._memory[record.sequence][1]
@@ -129,6 +134,8 @@ class Spool:
             try:
                 return segment.read(record)
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno not in _READ_NEVER:
+                    raise
                 _log.error("a batch is lost: %s", error)
                 self.lose([record], _SPOILT)
                 return None

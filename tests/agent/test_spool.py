@@ -3,6 +3,7 @@
 import gzip
 import os
 import random
+import resource
 import shutil
 import subprocess
 from array import array
@@ -163,6 +164,21 @@ def test_a_spoilt_page_of_the_disk_costs_the_batches_on_it_and_their_time_is_tol
     assert drained(again) == [batch(epoch=end) for end in (10, 20, 70, 80)]
     lost = {time for gap in again.take_gaps() for time in range(int(gap.start), int(gap.end), 10)}
     assert lost == {20, 30, 40, 50}
+
+
+def test_a_batch_that_cannot_be_read_for_a_moment_is_not_given_up(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    put(spool, 10)
+    (record,) = spool.oldest()
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))  # no file can be opened
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            spool.read(record)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert drained(spool) == [batch()]
+    assert spool.take_gaps() == []
 
 
 def test_a_full_disk_keeps_batches_in_memory_and_then_writes_them(
