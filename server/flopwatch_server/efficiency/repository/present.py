@@ -23,6 +23,7 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
+    union_all,
 )
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.sql.selectable import LateralFromClause
@@ -166,7 +167,6 @@ def unbroken(present: CTE, which: ColumnElement[bool]) -> LateralFromClause:
     Only for those of `present` that meet `which`. A missing minute breaks the run, as another state
     does. Hours that were wholly in this state need no look at their minutes.
     """
-    earlier, row = device_minutes.alias("earlier"), device_minutes.alias("row")
     oldest = func.greatest(
         present.c.alone_from, _end_before(present), present.c.minute - interval(SINCE_LOOK_BACK)
     )
@@ -175,48 +175,25 @@ def unbroken(present: CTE, which: ColumnElement[bool]) -> LateralFromClause:
     hours_start = func.coalesce(_whole_hours(present, hours_end, oldest), hours_end)
     bounds = (
         select(
-            hours_end.label("hours_end"),
-            hours_start.label("hours_start"),
-            case(
-                (hours_start < hours_end, func.greatest(oldest, hours_start - interval(_HOUR))),
-                else_=oldest,
-            ).label("oldest"),
+            hours_end.label("hours_end"), hours_start.label("hours_start"), oldest.label("oldest")
         )
+        .offset(0)  # worked out once, not wherever it is used
         .correlate(present)
         .lateral("bounds")
     )
-    # The newest minute in another state bounds what has to be read.
-    other = (
-        select(earlier.c.minute)
-        .where(
-            earlier.c.device_id == present.c.device_id,
-            earlier.c.minute >= bounds.c.oldest,
-            earlier.c.minute < present.c.minute,
-            earlier.c.state != _position(present.c.state),
-        )
-        .order_by(earlier.c.minute.desc())
-        .limit(1)
-        .correlate(present, bounds)
-        .scalar_subquery()
-    )
-    place = func.row_number().over(order_by=row.c.minute.desc())
+    other, same = _minutes_around(present, bounds)
+    place = func.row_number().over(order_by=same.c.minute.desc())
     skipped = case(
-        (row.c.minute < bounds.c.hours_end, bounds.c.hours_end - bounds.c.hours_start),
+        (same.c.minute < bounds.c.hours_end, bounds.c.hours_end - bounds.c.hours_start),
         else_=interval(timedelta(0)),
     )
     numbered = (
-        select(row.c.minute, place.label("place"), skipped.label("skipped"),
+        select(same.c.minute, place.label("place"), skipped.label("skipped"),
                bounds.c.hours_end, bounds.c.hours_start)
         .select_from(bounds)
-        .join(row, row.c.device_id == present.c.device_id)
-        .where(
-            which,
-            row.c.state == _position(present.c.state),
-            row.c.minute >= bounds.c.oldest,
-            row.c.minute > func.coalesce(other, literal_column("'-infinity'::timestamptz")),
-            row.c.minute <= present.c.minute,
-            or_(row.c.minute < bounds.c.hours_start, row.c.minute >= bounds.c.hours_end),
-        )
+        .join(other, true())
+        .join(same, true())
+        .where(which)
         .correlate(present)
         .subquery("numbered")
     )  # fmt: skip
@@ -228,6 +205,49 @@ def unbroken(present: CTE, which: ColumnElement[bool]) -> LateralFromClause:
         (first == func.min(numbered.c.hours_end), func.min(numbered.c.hours_start)), else_=first
     )
     return select(since.label("since")).where(follows).lateral("unbroken")
+
+
+def _minutes_around(
+    present: CTE, bounds: LateralFromClause
+) -> tuple[LateralFromClause, LateralFromClause]:
+    """The minutes before and after the whole hours: the newest in another state, later ones.
+
+    Two laterals of one column, `minute`; the first bounds what is read for the second.
+    """
+    minutes = device_minutes.alias("row")
+    oldest, start, end = bounds.c.oldest, bounds.c.hours_start, bounds.c.hours_end
+    # The hour before whole ones is not whole, so that minutes before it need no look.
+    first = case((start < end, func.greatest(oldest, start - interval(_HOUR))), else_=oldest)
+    stretches = (
+        and_(minutes.c.minute >= func.greatest(oldest, end), minutes.c.minute <= present.c.minute),
+        and_(minutes.c.minute >= first, minutes.c.minute < start),
+    )
+    of_device = select(minutes.c.minute).where(minutes.c.device_id == present.c.device_id)
+    position = _position(present.c.state)
+    newest_others = (
+        of_device.where(stretch, minutes.c.state != position)
+        .order_by(minutes.c.minute.desc())
+        .limit(1)
+        .correlate(present, bounds)
+        .scalar_subquery()
+        for stretch in stretches
+    )
+    never = literal_column("'-infinity'::timestamptz", UtcDateTime)
+    other = (
+        select(func.coalesce(*newest_others, never).label("minute"))
+        .offset(0)
+        .correlate(present, bounds)
+        .lateral("other")
+    )
+    same = union_all(
+        *(
+            of_device.where(
+                stretch, minutes.c.state == position, minutes.c.minute > other.c.minute
+            ).correlate(present, bounds, other)
+            for stretch in stretches
+        )
+    )
+    return other, same.lateral("same")
 
 
 def _end_before(present: CTE) -> ScalarSelect[datetime | None]:
