@@ -7,9 +7,7 @@ and ends with the last 10 minutes that have been.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from statistics import fmean
 
-from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
@@ -43,15 +41,14 @@ def overview(
     held = repository.gpus_held(session, found.id, now)
     heard = now - SILENT_AFTER
     nodes = repository.nodes(session, found.id, now, heard)
-    runs = repository.live_runs(session, found.id)
-    mfus = [mfu for _, _, runs_now, mfu in runs if runs_now and mfu is not None]
-    running_jobs = sum(runs_now for _, _, runs_now, _ in runs)
+    queue = repository.queue(session, found.id)
+    reporting_jobs = sum(row.reporting for row in queue)
     usage = Usage.read(session, found.id, timedelta(hours=window_hours), now)
     power = repository.power(session, found.id, now)
     gpus = sum(node.gpus for node in nodes)
     sources = repository.sources(session, found.id)
     told = any(source.last_success_at is not None for source in sources)
-    in_need = {row.run_id for row in held if row.state in ("idle", "low")}
+    in_need = {run_id for row in held if row.state in ("idle", "low") for run_id in row.run_ids}
     return Overview(
         cluster=found.name,
         simulated=found.simulated,
@@ -61,10 +58,10 @@ def overview(
         down=sum(node.down for node in nodes),
         gpus_now=_counts(held),
         tensor_active=_mean_tensor(held),
-        mfu=fmean(mfus) if mfus else None,
-        reporting_jobs=len(mfus),
-        running_jobs=running_jobs,
-        pending_jobs=len(runs) - running_jobs,
+        mfu=sum(row.mfu for row in queue) / reporting_jobs if reporting_jobs else None,
+        reporting_jobs=reporting_jobs,
+        running_jobs=sum(row.running for row in queue),
+        pending_jobs=sum(row.waiting for row in queue),
         power_watts=power.watts,
         power_limit_watts=power.limit_watts,
         newest_sample_at=newest_sample_at(session, cluster, now),
@@ -76,7 +73,7 @@ def overview(
             "-idle_gpu_hours", 0, _ATTENTION_ROWS, now,
         ),
         accounts=usage.accounts(),
-        partitions=_partitions(nodes, held, runs),
+        partitions=_partitions(nodes, held, queue),
         agents_reporting=sum(node.heard for node in nodes),
         agents_silent=[
             SilentNode(node=name, since=since)
@@ -100,15 +97,14 @@ def _counts(held: Iterable[AnyRow]) -> GpuCounts:
 
 
 def _partitions(
-    nodes: Sequence[AnyRow],
-    held: Sequence[AnyRow],
-    runs: Sequence[Row[int, str, bool, float | None]],
+    nodes: Sequence[AnyRow], held: Sequence[AnyRow], queue: Sequence[AnyRow]
 ) -> list[PartitionNow]:
     """One row a partition. A job that waits for several ("a,b") is queued in each."""
     told = {name for node in nodes for name in node.partitions}
-    queued = Counter(
-        name for _, partition, runs_now, _ in runs if not runs_now for name in partition.split(",")
-    )
+    queued: Counter[str] = Counter()
+    for row in queue:
+        if row.waiting:
+            queued.update(dict.fromkeys(row.partition.split(","), row.waiting))
     names = told | set(queued) | {row.partition for row in held}
     return [_partition(name, nodes, held, queued[name], bool(told)) for name in sorted(names)]
 

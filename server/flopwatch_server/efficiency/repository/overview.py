@@ -114,10 +114,11 @@ def silent_nodes(
 
 
 def gpus_held(session: Session, cluster_id: int, now: datetime) -> Sequence[AnyRow]:
-    """GPUs of a cluster that are held now, by holder and state.
+    """GPUs of a cluster that are held now, by partition and state.
 
-    Gives (run id, partition, state, GPUs, and sum and number of what those that are not shared tell
-    of their tensor activity). A card that several jobs share is held once, by one of them.
+    Gives (partition, state, GPUs, ids of their runs, and sum and number of what those that are not
+    shared tell of their tensor activity). A card that several jobs share is held once, by one of
+    them.
     """
     return session.execute(_gpus_held(), moment(now) | {"cluster_id": cluster_id}).all()
 
@@ -129,10 +130,11 @@ def _gpus_held() -> Select[Any]:
     gpu = _gpu(present.c)
     once = select(present).ext(distinct_on(*gpu)).order_by(*gpu, present.c.id).cte("once")
     tensor = case((~once.c.shared, once.c.tensor_active))
-    by = (once.c.run_id, once.c.partition, once.c.state)
+    by = (once.c.partition, once.c.state)
     return select(
         *by,
         func.count().label("gpus"),
+        func.array_agg(once.c.run_id.distinct()).label("run_ids"),
         func.sum(cast(tensor, Float)).label("tensor"),
         func.count(tensor).label("tensor_gpus"),
     ).group_by(*by)
@@ -143,15 +145,28 @@ def _gpu(held: Any) -> tuple[ColumnElement[Any], ...]:
     return held.node_id, held.gres_ordinal, case((held.gres_ordinal.is_(None), held.id))
 
 
-def live_runs(session: Session, cluster_id: int) -> Sequence[Row[int, str, bool, float | None]]:
-    """GPU jobs that run or wait: (run id, partition, whether it runs, its train MFU)."""
+def queue(session: Session, cluster_id: int) -> Sequence[AnyRow]:
+    """GPU jobs that run or wait, by partition, which may be several ("a,b").
+
+    Gives (partition, jobs that run, jobs that wait, and sum and number of the train MFU of those
+    that run).
+    """
+    runs_now = Run.state.in_(RUNNING_STATES)
+    mfu = run_figures.c.mfu
     return session.execute(
-        select(Run.id, Run.partition, Run.state.in_(RUNNING_STATES), run_figures.c.mfu)
+        select(
+            Run.partition,
+            func.count().filter(runs_now).label("running"),
+            func.count().filter(~runs_now).label("waiting"),
+            func.coalesce(func.sum(mfu).filter(runs_now), 0.0).label("mfu"),
+            func.count(mfu).filter(runs_now).label("reporting"),
+        )
         .outerjoin(run_figures, run_figures.c.run_id == Run.id)
         .where(
             Run.cluster_id == cluster_id, Run.ended_at.is_(None), Run.vanished_at.is_(None),
             Run.gpu_count >= 1, Run.state.in_(RUNNING_STATES | PENDING_STATES),
         )
+        .group_by(Run.partition)
     ).all()  # fmt: skip
 
 
