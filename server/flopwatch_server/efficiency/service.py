@@ -6,7 +6,7 @@ A `RunView` comes from `jobs.service.find_run`, which has checked that the perso
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 from sqlalchemy.orm import Session
 
@@ -232,17 +232,22 @@ def _points(
     if not times:
         return {}, {}
     start, end = series.instant_of(times[0] - grid.step), series.instant_of(times[-1])
-    points: dict[int, dict[int, Sequence[float | None]]] = defaultdict(dict)
     if grid.unit == telemetry.SAMPLE:
-        for row in telemetry.sample_points(session, run.id, metrics, start, end, now):
-            points[row[0]][row[1]] = row[2:]
+        found = telemetry.sample_points(session, run.id, metrics, start, end, now)
+        points = {held: _by_time(at, values) for held, at, *values in found}
         return points, _states_of_samples(session, run, times, now)
-    states: dict[int, dict[int, int]] = defaultdict(dict)
     read = telemetry.hour_points if grid.unit == telemetry.HOUR else telemetry.minute_points
-    for row in read(session, run.id, metrics, grid.step, start, end, now):
-        states[row[0]][row[1]] = row[2]
-        points[row[0]][row[1]] = row[3:]
-    return points, states
+    found = read(session, run.id, metrics, grid.step, start, end, now)
+    points = {held: _by_time(at, values) for held, at, _, *values in found}
+    return points, {held: dict(zip(at, states, strict=True)) for held, at, states, *_ in found}
+
+
+def _by_time(
+    times: Iterable[int], columns: Sequence[Sequence[float | None]]
+) -> dict[int, Sequence[float | None]]:
+    """Rows of values by time, from the columns of as many metrics; empty rows from none."""
+    rows: Iterable[Sequence[float | None]] = zip(*columns, strict=True) if columns else repeat(())
+    return dict(zip(times, rows, strict=False))
 
 
 def _states_of_samples(
@@ -252,7 +257,9 @@ def _states_of_samples(
     step = SAMPLE_PERIOD_SECONDS
     first, last = series.whole_minutes(times[0] - step, times[-1])
     states: dict[int, dict[int, int]] = defaultdict(dict)
-    for row in telemetry.minute_points(session, run.id, (), 60, first, last, now):
-        for time in range(row[1] - 60 + step, row[1] + 1, step):
-            states[row[0]][time] = row[2]
+    for held, ends, of_minutes in telemetry.minute_points(
+        session, run.id, (), 60, first, last, now
+    ):
+        for end, state in zip(ends, of_minutes, strict=True):
+            states[held].update(dict.fromkeys(range(end - 60 + step, end + 1, step), state))
     return states

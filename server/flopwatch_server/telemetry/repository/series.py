@@ -1,7 +1,9 @@
 """Series of a run: points of its GPUs from samples, minutes or hours, and what is known to be lost.
 
-Points of minutes and hours are (allocation id, end of the step in seconds since 1970, commonest
-state, one value a metric). Sums stay sums, extremes stay extremes, means count every minute alike.
+Points come in columns, one row an allocation: (its id, times in seconds since 1970, each the end
+of a step, the commonest state of each step, the values of each metric). Sums stay sums, extremes
+stay extremes, means count every minute alike. A database that gathers the columns hands out a
+fraction of the objects that rows of points would be.
 """
 
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from sqlalchemy import (
     select,
     union_all,
 )
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from flopwatch_server.database import partitions
@@ -84,9 +87,9 @@ def sample_points(
     session: Session, run_id: int, metrics: Sequence[str], start: datetime, end: datetime,
     now: datetime,
 ) -> Sequence[AnyRow]:  # fmt: skip
-    """Samples of a run in (start, end]: (allocation id, seconds since 1970, one value a metric)."""
+    """Samples of a run in (start, end], without states."""
     holding = held(now, of_run(run_id))
-    return _rows(
+    return _columns(
         session,
         select(
             holding.c.id,
@@ -96,7 +99,8 @@ def sample_points(
         .join(samples, sample_counts(holding))
         .where(samples.c.ts > instant(start), samples.c.ts <= instant(end))
         # Two epochs can hold the same ts after the agent's clock was set back: the newer one stays.
-        .order_by(samples.c.ts, samples.c.epoch_id),
+        .ext(distinct_on(holding.c.id, samples.c.ts))
+        .order_by(holding.c.id, samples.c.ts, samples.c.epoch_id.desc()),
     )
 
 
@@ -111,9 +115,9 @@ def minute_points(
         time = cast(epoch_seconds(device_minutes.c.minute + interval(MINUTE)), Integer)
         values = (_column(device_minutes, name) for name in metrics)
         points = minutes.with_only_columns(holding.c.id, time, device_minutes.c.state, *values)
-        return _rows(session, points)
+        return _columns(session, points)
     parts = _minute_parts(minutes, holding, metrics)
-    return _rows(session, _by_step(parts.subquery(), metrics, step_seconds))
+    return _columns(session, _by_step(parts.subquery(), metrics, step_seconds))
 
 
 def hour_points(
@@ -143,7 +147,7 @@ def hour_points(
     minute = device_minutes.c.minute
     edges = _minutes(holding, start, end).where(or_(minute < first_whole, minute >= after_whole))
     parts = union_all(hours, _minute_parts(edges, holding, metrics))
-    return _rows(session, _by_step(parts.subquery(), metrics, step_seconds))
+    return _columns(session, _by_step(parts.subquery(), metrics, step_seconds))
 
 
 def gaps_of(
@@ -160,9 +164,12 @@ def gaps_of(
     ).all()
 
 
-def _rows(session: Session, points: Select[Any]) -> Sequence[AnyRow]:
-    """Rows of plain values, past the session's machinery for objects, which costs as much again."""
-    return session.connection().execute(points).all()
+def _columns(session: Session, points: Select[Any]) -> Sequence[AnyRow]:
+    """Points whose first column is the allocation, each of the others as one array for each."""
+    one = points.subquery()
+    allocation, *columns = one.c
+    gathered = select(allocation, *map(func.array_agg, columns)).group_by(allocation)
+    return session.execute(gathered).all()
 
 
 def _minutes(holding: CTE, start: datetime, end: datetime) -> Select[Any]:
