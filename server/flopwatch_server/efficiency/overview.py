@@ -38,13 +38,12 @@ def overview(
     Raises NotFound for a name that is no cluster.
     """
     found = repository.the_cluster(session, cluster)
-    held = repository.gpus_held(session, found.id, now)
+    power, held = repository.gpus_now(session, found.id, now)
     heard = now - SILENT_AFTER
     nodes = repository.nodes(session, found.id, now, heard)
     queue = repository.queue(session, found.id)
     reporting_jobs = sum(row.reporting for row in queue)
     usage = Usage.read(session, found.id, timedelta(hours=window_hours), now)
-    power = repository.power(session, found.id, now)
     gpus = sum(node.gpus for node in nodes)
     sources = repository.sources(session, found.id)
     told = any(source.last_success_at is not None for source in sources)

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     BigInteger,
     ColumnElement,
     Float,
@@ -31,6 +32,7 @@ from flopwatch_server.access.visibility import may_see
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import run_figures
 from flopwatch_server.efficiency.repository.present import (
+    held_now,
     is_open,
     moment,
     newest_minutes,
@@ -113,20 +115,37 @@ def silent_nodes(
     ).all()
 
 
-def gpus_held(session: Session, cluster_id: int, now: datetime) -> Sequence[AnyRow]:
-    """GPUs of a cluster that are held now, by partition and state.
+def gpus_now(session: Session, cluster_id: int, now: datetime) -> tuple[AnyRow, list[AnyRow]]:
+    """GPUs of a cluster in the newest minute: power of all, and those that are held.
 
-    Gives (partition, state, GPUs, ids of their runs, and sum and number of what those that are not
-    shared tell of their tensor activity). A card that several jobs share is held once, by one of
-    them.
+    The power is (watts, limit_watts), of those that tell it; the limit of their boards is None if
+    that of one is not known. Held GPUs are told by partition and state: (partition, state, GPUs,
+    ids of their runs, and sum and number of what those that are not shared tell of their tensor
+    activity). A card that several jobs share is held once, by one of them.
     """
-    return session.execute(_gpus_held(), moment(now) | {"cluster_id": cluster_id}).all()
+    rows = session.execute(_gpus_now(), moment(now) | {"cluster_id": cluster_id}).all()
+    return rows[0], [row for row in rows if row.state is not None]
 
 
 @cache
-def _gpus_held() -> Select[Any]:
+def _gpus_now() -> Select[Any]:
     # A run that has ended holds nothing: told so, the index of open runs has few to offer.
-    present = state_now(Run.cluster_id == bindparam("cluster_id"), Run.ended_at.is_(None))
+    holding = held_now(Run.cluster_id == bindparam("cluster_id"), Run.ended_at.is_(None))
+    placed = (
+        select(Placement.device_id, Device.power_limit_watts.label("limit"))
+        .join(Device, Device.id == Placement.device_id)
+        .join(Node, Node.id == Placement.node_id)
+        .where(Node.cluster_id == bindparam("cluster_id"), Placement.valid_to.is_(None))
+        .cte("placed")
+    )
+    newest = newest_minutes(holding, placed)
+    held = _held(state_now(holding, newest)).cte("held")
+    power = _power(placed, newest).cte("power")
+    # Nothing may be held; the power is one row all the same.
+    return select(power, held).select_from(power.outerjoin(held, true()))
+
+
+def _held(present: CTE) -> Select[Any]:
     gpu = _gpu(present.c)
     once = select(present).ext(distinct_on(*gpu)).order_by(*gpu, present.c.id).cte("once")
     tensor = case((~once.c.shared, once.c.tensor_active))
@@ -138,6 +157,19 @@ def _gpus_held() -> Select[Any]:
         func.sum(cast(tensor, Float)).label("tensor"),
         func.count(tensor).label("tensor_gpus"),
     ).group_by(*by)
+
+
+def _power(placed: CTE, newest: CTE) -> Select[Any]:
+    watts = cast(newest.c.power_watts, Float)
+    all_known = func.count(placed.c.limit) == func.count()
+    return (
+        select(
+            func.sum(watts).label("watts"),
+            case((all_known, func.sum(placed.c.limit))).label("limit_watts"),
+        )
+        .join(newest, newest.c.device_id == placed.c.device_id)
+        .where(watts.is_not(None))
+    )
 
 
 def _gpu(held: Any) -> tuple[ColumnElement[Any], ...]:
@@ -168,36 +200,6 @@ def queue(session: Session, cluster_id: int) -> Sequence[AnyRow]:
         )
         .group_by(Run.partition)
     ).all()  # fmt: skip
-
-
-def power(session: Session, cluster_id: int, now: datetime) -> AnyRow:
-    """Power of all GPUs in the newest minute that tells it: (watts, limit of their boards).
-
-    The limit is None if that of one of them is not known.
-    """
-    return session.execute(_power(), moment(now) | {"cluster_id": cluster_id}).one()
-
-
-@cache
-def _power() -> Select[Any]:
-    placed = (
-        select(Placement.device_id, Device.power_limit_watts.label("limit"))
-        .join(Device, Device.id == Placement.device_id)
-        .join(Node, Node.id == Placement.node_id)
-        .where(Node.cluster_id == bindparam("cluster_id"), Placement.valid_to.is_(None))
-        .cte("placed")
-    )
-    newest = newest_minutes(placed)
-    watts = cast(newest.c.power_watts, Float)
-    all_known = func.count(placed.c.limit) == func.count()
-    return (
-        select(
-            func.sum(watts).label("watts"),
-            case((all_known, func.sum(placed.c.limit))).label("limit_watts"),
-        )
-        .join(newest, newest.c.device_id == placed.c.device_id)
-        .where(watts.is_not(None))
-    )
 
 
 def seen(ids: Collection[int], principal: Principal) -> Select[int]:

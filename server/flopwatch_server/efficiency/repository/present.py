@@ -23,6 +23,7 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
+    union,
     union_all,
 )
 from sqlalchemy.orm import Session, aliased
@@ -64,16 +65,9 @@ def is_open(table: type[Allocation] = Allocation) -> ColumnElement[bool]:
     return and_(table.valid_from <= _now, or_(table.valid_to.is_(None), table.valid_to > _now))
 
 
-def state_now(*conditions: ColumnElement[bool]) -> CTE:
-    """Open allocations of runs that meet `conditions`, each with its state in the newest minute.
-
-    That is the newest complete minute which has been stored, at most `LOOK_BACK` older than the
-    newest complete one by the clock: samples arrive in batches. If there is none, or if it does not
-    lie inside the allocation alone, the state is unknown; so it is where another run is said to
-    hold the GPU too, and while the scheduler lets no process of the run work. A shared GPU's state
-    says nothing about one of its holders.
-    """
-    holding = (
+def held_now(*conditions: ColumnElement[bool]) -> CTE:
+    """Open allocations of runs that meet `conditions`; `working` says its processes may run."""
+    return (
         select(
             *(column for column in Allocation.__table__.columns if column.key != "valid_to"),
             Run.partition, Run.state.in_(WORKING_STATES).label("working"),
@@ -82,7 +76,18 @@ def state_now(*conditions: ColumnElement[bool]) -> CTE:
         .where(is_open(), *conditions)
         .cte("holding")
     )  # fmt: skip
-    others, newest = _others(holding), newest_minutes(holding)
+
+
+def state_now(holding: CTE, newest: CTE) -> CTE:
+    """The allocations of `held_now`, each with its state in the `newest_minutes` of devices.
+
+    That is the newest complete minute which has been stored, at most `LOOK_BACK` older than the
+    newest complete one by the clock: samples arrive in batches. If there is none, or if it does not
+    lie inside the allocation alone, the state is unknown; so it is where another run is said to
+    hold the GPU too, and while the scheduler lets no process of the run work. A shared GPU's state
+    says nothing about one of its holders.
+    """
+    others = _others(holding)
     alone_from = func.greatest(holding.c.valid_from, others.c.gone_at, type_=UtcDateTime)
     words = {position: state for position, state in enumerate(STATES)}
     is_known = and_(
@@ -128,13 +133,13 @@ def _others(holding: CTE) -> CTE:
     )
 
 
-def newest_minutes(devices: FromClause) -> CTE:
+def newest_minutes(*devices: FromClause) -> CTE:
     """The newest stored minute of each of these devices, at most `LOOK_BACK` before the newest.
 
     Nearly all have the newest itself, which is read at one go; the few that lack it are looked up.
     """
-    known = select(devices.c.device_id).where(devices.c.device_id.is_not(None))
-    wanted = known.distinct().cte("wanted")
+    known = (select(some.c.device_id).where(some.c.device_id.is_not(None)) for some in devices)
+    wanted = union(*known).cte("wanted")
     now, row = device_minutes.alias("now"), device_minutes.alias("row")
     late = (
         select(row)
@@ -295,7 +300,8 @@ def open_allocations(
     session: Session, principal: Principal, cluster: str | None, state: str | None, now: datetime
 ) -> Sequence[AnyRow]:
     """GPUs held now by runs that `principal` may see, with state and since, longest first."""
-    present = state_now(may_see(principal, Run.user_name, Run.account))
+    holding = held_now(may_see(principal, Run.user_name, Run.account))
+    present = state_now(holding, newest_minutes(holding))
     lasting = unbroken(present, present.c.state != "shared")
     query = (
         select(
@@ -325,7 +331,8 @@ def states_of(
 
 @cache
 def _states_of() -> Select[int, int, str, datetime | None]:
-    present = state_now(Run.id == any_(bindparam("run_ids", type_=ARRAY(BigInteger))))
+    holding = held_now(Run.id == any_(bindparam("run_ids", type_=ARRAY(BigInteger))))
+    present = state_now(holding, newest_minutes(holding))
     lasting = unbroken(present, present.c.state == "idle")
     return select(present.c.id, present.c.run_id, present.c.state, lasting.c.since).outerjoin(
         lasting, true()
