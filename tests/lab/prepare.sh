@@ -1,14 +1,14 @@
 #!/bin/sh
-# Everything real that the suites need: Slurm, MariaDB, PostgreSQL, Redis, Chromium, a C compiler,
-# and for the soak suite debootstrap.
+# Everything real that the suites need: Slurm, MariaDB, PostgreSQL, Redis, Chromium, compilers,
+# curl, and for the soak suite debootstrap.
 # As root on Debian or Ubuntu it installs what is missing; else it says what is missing, and fails.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
 packages='slurm-wlm slurm-client slurmdbd slurm-wlm-mysql-plugin munge mariadb-server redis-server
-postgresql chromium debootstrap git gcc libc6-dev util-linux procps iproute2 passwd'
+postgresql chromium debootstrap git gcc g++ libc6-dev curl util-linux procps iproute2 passwd'
 probe='slurmctld slurmd slurmdbd squeue sacct munged mariadbd mariadb-install-db redis-server
-chromium debootstrap git gcc setpriv mknod ip useradd'
+chromium debootstrap git gcc g++ curl setpriv mknod ip useradd'
 
 missing=''
 for command in $probe; do

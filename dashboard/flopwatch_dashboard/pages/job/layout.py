@@ -75,7 +75,7 @@ async def show(place: Place) -> Shown:
 def _head(data: JobData) -> Component:
     return html.Div(
         [
-            html.Div(title(data), id="job-title", className="job-title"),
+            html.Div(_title(data), className="job-title"),
             html.Div(head_facts(data.run), id="job-facts", className="job-facts"),
         ],
         id="job-head",
@@ -100,18 +100,24 @@ def _unmeasured(data: JobData) -> list[Component]:
     return mfu + ([html.Div(gpus.gpu_card(data), id="job-gpus")] if data.devices else [])
 
 
-def title(data: JobData) -> list[Component]:
-    """Name, id and state."""
+def _title(data: JobData) -> list[Component]:
+    """Name and id, which stay as they are under a reader who selects them, and the state."""
+    run = data.run
+    return [
+        html.H1(run.name or f"Job {run.job_id}", tabIndex="-1"),
+        html.Span(f"pid {run.job_id}" if run.local else run.job_id, className="mono note"),
+        html.Span(state(data), id="job-state"),
+    ]
+
+
+def state(data: JobData) -> Component:
+    """What the scheduler says, with the letter of what the GPUs do."""
     run = data.run
     word = run.state.replace("_", " ").capitalize()
     if run.local and run.state == "COMPLETED":
         word = "Ended"  # nobody knows how
-    state = "ended" if run.ended_at else _state_now(data) if run.started_at else "pending"
-    return [
-        html.H1(run.name or f"Job {run.job_id}", tabIndex="-1"),
-        html.Span(f"pid {run.job_id}" if run.local else run.job_id, className="mono note"),
-        state_word(state, word),
-    ]
+    now = "ended" if run.ended_at else _state_now(data) if run.started_at else "pending"
+    return state_word(now, word)
 
 
 def head_facts(run: RunView) -> list[Component]:

@@ -50,7 +50,7 @@ def _charts(data: JobData) -> dict[str, Chart]:
 
 def _children(data: JobData) -> dict[str, Any]:
     parts: dict[str, Any] = {
-        "job-title": layout.title(data),
+        "job-state": layout.state(data),
         "job-facts": layout.head_facts(data.run),
         "job-verdict": layout.verdict_card(data),
     }
