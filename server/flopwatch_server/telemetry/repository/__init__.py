@@ -14,7 +14,7 @@ from flopwatch_server.telemetry.repository.holdings import (
     of_run,
     sample_counts,
 )
-from flopwatch_server.telemetry.repository.newest import newest_of_run, newest_power
+from flopwatch_server.telemetry.repository.newest import newest_of_run
 from flopwatch_server.telemetry.repository.series import (
     gaps_of,
     hour_points,
@@ -39,7 +39,6 @@ __all__ = [
     "minute_counts",
     "minute_points",
     "newest_of_run",
-    "newest_power",
     "of_run",
     "sample_counts",
     "sample_points",
