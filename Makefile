@@ -1,8 +1,10 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# Much of a test is waiting, so three at a time, in the order of tests/conftest.py.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20
+# Much of a test is waiting, so three at a time, in the order of tests/conftest.py. A worker that
+# crashed is not replaced: with tests kept together by file, the run would never end.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+    --durations 20
 
 .PHONY: help run test soak check bench docs screenshots clean
 

@@ -87,8 +87,9 @@ class FakeDriver:
 
     def load(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `pynvml` in this very process use this driver until the test ends."""
-        monkeypatch.setenv("FAKE_NVML_STATE", str(self.state))
-        monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(self.library)))
+        library = ctypes.CDLL(str(self.library))
+        library.fakeNvmlUse(os.fsencode(self.state))
+        monkeypatch.setattr(pynvml, "nvmlLib", library)
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
     def uuid(self, gpu: int | str) -> str:

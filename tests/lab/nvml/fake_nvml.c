@@ -1,6 +1,8 @@
 /* A driver that is not there: libnvidia-ml.so.1 as far as the agent calls it, moved by a text file.
  *
- * FAKE_NVML_STATE names the file; it is read again whenever its mtime or size changes. Lines:
+ * FAKE_NVML_STATE names the file when the library is loaded, fakeNvmlUse another one later: threads
+ * call in here while others change the environment, which getenv does not survive. The file is read
+ * again whenever its mtime or size changes. Lines:
  *     clock SECONDS            a clock of its own; without it the driver's time is CLOCK_REALTIME
  *     gpus N                   how many GPUs the driver counts (8)
  *     init_error CODE          what nvmlInit returns
@@ -62,8 +64,22 @@ static Slot slots[SLOTS];
 static int gpus = 8, init_error, live_samples;
 static double driver_clock = -1, integrated_until = -1;
 static struct stat seen;
-static char seen_path[512], listened_path[512];
+static char path[512], seen_path[512], listened_path[512];
 static int listeners[GPUS];
+static const char *first_reading;
+
+/* FAKE_NVML_FIRST_READING names a file that is made when power is first asked for. */
+__attribute__((constructor)) static void look_around(void) {
+    const char *state = getenv("FAKE_NVML_STATE");
+    if (state) snprintf(path, sizeof path, "%s", state);
+    first_reading = getenv("FAKE_NVML_FIRST_READING");
+}
+
+void fakeNvmlUse(const char *state) {
+    pthread_mutex_lock(&lock);
+    snprintf(path, sizeof path, "%s", state);
+    pthread_mutex_unlock(&lock);
+}
 
 static double seconds(struct timespec t) { return (double)t.tv_sec + (double)t.tv_nsec * 1e-9; }
 
@@ -131,8 +147,7 @@ static void forget(void) {
 static int refreshed(void) {
     char line[700], name[32], key[64], value[512];
     struct stat status;
-    const char *path = getenv("FAKE_NVML_STATE");
-    if (!path || stat(path, &status)) return 0;
+    if (stat(path, &status)) return 0;
     if (status.st_mtim.tv_sec == seen.st_mtim.tv_sec && status.st_mtim.tv_nsec == seen.st_mtim.tv_nsec
         && status.st_size == seen.st_size && status.st_ino == seen.st_ino) return 1;
     seen = status;
@@ -268,12 +283,10 @@ int nvmlDeviceGetUtilizationRates(Slot *s, Utilization *into) {
     into->memory = 0;
     return read_unsigned(s, UTILIZATION, &into->gpu);
 }
-/* FAKE_NVML_FIRST_READING names a file that is made when power is first asked for. */
 int nvmlDeviceGetPowerUsage(Slot *s, unsigned *into) {
     static int asked;
-    const char *mark = getenv("FAKE_NVML_FIRST_READING");
-    if (mark && !__atomic_test_and_set(&asked, __ATOMIC_SEQ_CST)) {
-        FILE *file = fopen(mark, "w");
+    if (first_reading && !__atomic_test_and_set(&asked, __ATOMIC_SEQ_CST)) {
+        FILE *file = fopen(first_reading, "w");
         if (file) fclose(file);
     }
     return read_unsigned(s, POWER, into);
