@@ -1,15 +1,16 @@
 """Series of a run: one time grid for all its GPUs, with what is missing left out, not bridged."""
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
 from math import ceil, floor
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flopwatch_server.efficiency.schemas import DeviceSeries, SeriesGap
 from flopwatch_server.telemetry.models import STATES, Gap
-from flopwatch_server.telemetry.repository import HOUR, MINUTE, SAMPLE, AnyRow
+from flopwatch_server.telemetry.repository import HOUR, MINUTE, SAMPLE, AnyRow, Points
 
 MOST_POINTS = 1440
 _SUITS = ((SAMPLE, timedelta(hours=2)), (MINUTE, timedelta(days=14)), (HOUR, timedelta.max))
@@ -18,9 +19,9 @@ _SUITS = ((SAMPLE, timedelta(hours=2)), (MINUTE, timedelta(days=14)), (HOUR, tim
 GAP_STEPS = 2
 """More steps than this without a point of any GPU are a gap: fewer may still be on their way."""
 
-Points = Mapping[int, Mapping[int, Sequence[float | None]]]
-States = Mapping[int, Mapping[int, int]]
-"""Values, one a metric, and positions in `STATES`, by allocation id and time."""
+_WORDS = (*STATES, None)
+_UNKNOWN = STATES.index("unknown")
+_OUTSIDE = len(STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class Grid:
     def times(self) -> range:
         return range(self.start + self.step, self.end + 1, self.step)
 
+    def after(self, time: int) -> range:
+        """Those of `times` that are later than `time`."""
+        first = max(self.start, time // self.step * self.step)
+        return range(first + self.step, self.end + 1, self.step)
+
     @property
     def unit(self) -> timedelta:
         """The length of what the points are made of: a sample, a minute or an hour."""
@@ -64,30 +70,41 @@ def place_of(allocation: AnyRow) -> str:
 def device_series(
     place: str,
     allocations: Sequence[AnyRow],
-    points: Points,
-    states: States,
+    points: Mapping[int, Points],
+    states: Mapping[int, Points],
     metrics: Sequence[str],
-    times: Sequence[int],
-    step: int,
+    times: range,
 ) -> DeviceSeries:
-    """The series of one place: at each time of the first allocation that holds it then."""
-    empty: Sequence[float | None] = [None] * len(metrics)
-    rows = [empty] * len(times)
-    words: list[str | None] = [None] * len(times)
+    """The series of one place: at each time of the first allocation that holds it then.
+
+    `points` tell the values and `states` the states, each by allocation id.
+    """
+    values = np.full((len(metrics), len(times)), np.nan)
+    words = np.full(len(times), _OUTSIDE)
     for held in reversed(allocations):
-        span = _span(held, step)
-        inside = slice(bisect_left(times, span.start), bisect_left(times, span.stop))
-        mine, mine_now = points.get(held.id, {}), states.get(held.id, {})
-        rows[inside] = [mine.get(time, empty) for time in times[inside]]
-        words[inside] = [
-            "unknown" if held.shared else STATES[mine_now.get(time, 0)] for time in times[inside]
-        ]
-    columns: Iterable[Sequence[float | None]] = zip(*rows, strict=True) if rows else repeat(())
-    return DeviceSeries(
+        inside = _inside(_span(held, times.step), times)
+        values[:, inside] = np.nan
+        words[inside] = _UNKNOWN
+        if (mine := points.get(held.id)) is not None:
+            values[:, (mine.times - times.start) // times.step] = mine.values
+        if (told := states.get(held.id)) is not None and not held.shared:
+            words[(told.times - times.start) // times.step] = told.states
+    return DeviceSeries.model_construct(
         place=place,
-        values={name: list(column) for name, column in zip(metrics, columns, strict=False)},
-        states=words,
+        values={name: _known(row) for name, row in zip(metrics, values, strict=True)},
+        states=[_WORDS[word] for word in words.tolist()],
     )
+
+
+def states_of_samples(minutes: Points, times: range) -> Points:
+    """The states of minutes at those of `times` that lie in them, whether a sample is there or not.
+
+    `times` are ends of samples.
+    """
+    ends = np.arange(times.step - 60, 1, times.step) + minutes.times[:, np.newaxis]
+    states = np.broadcast_to(minutes.states[:, np.newaxis], ends.shape)
+    asked = (ends >= times.start) & (ends < times.stop)
+    return Points(ends[asked], states[asked], np.empty((0, np.count_nonzero(asked))))
 
 
 def find_gaps(
@@ -125,6 +142,20 @@ def _span(allocation: AnyRow, step: int) -> range:
     return range(first + unit, last - unit + step + 1 if first + unit <= last else 0)
 
 
+def _inside(span: range, times: range) -> slice:
+    """Where in `times` those of `span` are."""
+    first, end = (ceil((bound - times.start) / times.step) for bound in (span.start, span.stop))
+    return slice(max(0, first), max(0, end))
+
+
+def _known(values: NDArray[np.float64]) -> list[float | None]:
+    """The same values with None for NaN."""
+    known: list[float | None] = values.tolist()
+    for place in np.flatnonzero(np.isnan(values)).tolist():
+        known[place] = None
+    return known
+
+
 def _stretches(times: Sequence[int], step: int) -> list[tuple[int, int]]:
     """Unbroken stretches of points as (start, end]."""
     found: list[tuple[int, int]] = []
@@ -149,8 +180,3 @@ def _cause(start: int, end: int, recorded: Sequence[Gap]) -> str | None:
 def instant_of(seconds: int) -> datetime:
     """A point's time as an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def whole_minutes(start: int, end: int) -> tuple[datetime, datetime]:
-    """The shortest span of whole minutes that holds (start, end]."""
-    return instant_of(start // 60 * 60), instant_of(-(-end // 60) * 60)

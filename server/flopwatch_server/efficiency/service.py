@@ -3,15 +3,15 @@
 A `RunView` comes from `jobs.service.find_run`, which has checked that the person may see it.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise, repeat
+from itertools import pairwise
 
 from sqlalchemy.orm import Session
 
 from flopwatch.gpus import PeakTable
-from flopwatch.metrics import BY_NAME, COLUMNS, SAMPLE_PERIOD_SECONDS
+from flopwatch.metrics import BY_NAME, COLUMNS
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency import mfu, series
 from flopwatch_server.efficiency.models import KNOWN_STATES
@@ -141,25 +141,23 @@ def run_series(
     if start > end:
         raise ValueError("the window ends before it starts")
     grid = _grid(session, run, start, max(start, min(end, now)), now)
-    times = [time for time in grid.times if after is None or time > after]
+    times = grid.times if after is None else grid.after(after)
     held = telemetry.allocations_of(session, run.id, now)
     places: dict[str, list[AnyRow]] = {}
     for row in held:
         places.setdefault(series.place_of(row), []).append(row)
     points, states = _points(session, run, metrics, grid, times, now)
-    earlier = range(grid.start + grid.step, times[0] if times else grid.end + 1, grid.step)
+    earlier = range(grid.times.start, times.start, grid.step)
     before, _ = _points(session, run, (), grid, earlier, now)
-    there = {time for by_time in (*before.values(), *points.values()) for time in by_time}
-    recorded = telemetry.gaps_of(
-        session, run.id, series.instant_of(grid.start), series.instant_of(grid.end), now
-    )
+    there = {time for some in (*before.values(), *points.values()) for time in some.times.tolist()}
+    recorded = telemetry.gaps_of(session, _window(run, grid.start, grid.end, now))
     return RunSeries(
         start=grid.start,
         end=grid.end,
         step_seconds=grid.step,
-        times=times,
+        times=list(times),
         devices=[
-            series.device_series(place, rows, points, states, metrics, times, grid.step)
+            series.device_series(place, rows, points, states, metrics, times)
             for place, rows in places.items()
         ],
         gaps=series.find_gaps(grid, now - figures.GRACE, there, held, recorded),
@@ -225,41 +223,23 @@ def _grid(
 
 
 def _points(
-    session: Session, run: RunView, metrics: Sequence[str], grid: series.Grid, times: Sequence[int],
+    session: Session, run: RunView, metrics: Sequence[str], grid: series.Grid, times: range,
     now: datetime,
-) -> tuple[series.Points, series.States]:  # fmt: skip
-    """Values and states by allocation id and time, at these times of the grid."""
+) -> tuple[Mapping[int, telemetry.Points], Mapping[int, telemetry.Points]]:  # fmt: skip
+    """Points with the values and with the states of these times of the grid, by allocation id."""
     if not times:
         return {}, {}
-    start, end = series.instant_of(times[0] - grid.step), series.instant_of(times[-1])
+    first, last = times.start - grid.step, times[-1]
+    window = _window(run, first, last, now)
     if grid.unit == telemetry.SAMPLE:
-        found = telemetry.sample_points(session, run.id, metrics, start, end, now)
-        points = {held: _by_time(at, values) for held, at, *values in found}
-        return points, _states_of_samples(session, run, times, now)
+        whole_minutes = _window(run, first // 60 * 60, -(-last // 60) * 60, now)
+        minutes = telemetry.minute_points(session, whole_minutes, (), 60)
+        states = {held: series.states_of_samples(some, times) for held, some in minutes.items()}
+        return telemetry.sample_points(session, window, metrics), states
     read = telemetry.hour_points if grid.unit == telemetry.HOUR else telemetry.minute_points
-    found = read(session, run.id, metrics, grid.step, start, end, now)
-    points = {held: _by_time(at, values) for held, at, _, *values in found}
-    return points, {held: dict(zip(at, states, strict=True)) for held, at, states, *_ in found}
+    points = read(session, window, metrics, grid.step)
+    return points, points
 
 
-def _by_time(
-    times: Iterable[int], columns: Sequence[Sequence[float | None]]
-) -> dict[int, Sequence[float | None]]:
-    """Rows of values by time, from the columns of as many metrics; empty rows from none."""
-    rows: Iterable[Sequence[float | None]] = zip(*columns, strict=True) if columns else repeat(())
-    return dict(zip(times, rows, strict=False))
-
-
-def _states_of_samples(
-    session: Session, run: RunView, times: Sequence[int], now: datetime
-) -> series.States:
-    """The state of each sample: that of its minute."""
-    step = SAMPLE_PERIOD_SECONDS
-    first, last = series.whole_minutes(times[0] - step, times[-1])
-    states: dict[int, dict[int, int]] = defaultdict(dict)
-    for held, ends, of_minutes in telemetry.minute_points(
-        session, run.id, (), 60, first, last, now
-    ):
-        for end, state in zip(ends, of_minutes, strict=True):
-            states[held].update(dict.fromkeys(range(end - 60 + step, end + 1, step), state))
-    return states
+def _window(run: RunView, start: int, end: int, now: datetime) -> telemetry.Window:
+    return telemetry.Window(run.id, series.instant_of(start), series.instant_of(end), now)

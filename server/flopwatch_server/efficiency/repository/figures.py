@@ -12,7 +12,7 @@ from flopwatch_server.telemetry.repository import (
     MINUTE,
     AnyRow,
     epoch_seconds,
-    held,
+    held_by_run,
     instant,
     minute_counts,
     of_run,
@@ -98,11 +98,12 @@ def allocation_figures(session: Session, run_id: int, now: datetime) -> dict[int
 
 
 def _figures(session: Session, run_id: int, now: datetime, key: str) -> Result[*tuple[Any, ...]]:
-    holding = held(now, of_run(run_id))
+    holding = held_by_run()
     time = allocated(holding, now, key).cte("time")
     minutes = minute_figures(holding, now, key, MEAN_COLUMNS, MAX_COLUMNS).cte("minutes")
     return session.execute(
         select(time, *(column for column in minutes.c if column.key != "key")).outerjoin(
             minutes, minutes.c.key == time.c.key
-        )
+        ),
+        of_run(run_id, now),
     )

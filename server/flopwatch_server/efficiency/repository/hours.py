@@ -142,7 +142,7 @@ def _made(hour: datetime, now: datetime) -> Select[Any]:
     """Rows of `allocation_hours` for the devices that are marked in this hour."""
     end = hour + _HOUR
     holding = held(
-        now,
+        instant(now),
         Allocation.device_id.in_(_marked_devices(hour)),
         Allocation.valid_from < instant(end),
         or_(Allocation.valid_to.is_(None), Allocation.valid_to > instant(hour)),

@@ -151,7 +151,7 @@ def sparks(
     session: Session, run_ids: Collection[int], now: datetime
 ) -> dict[int, list[float | None]]:
     """Mean tensor activity over the last hour of each run, oldest first, in steps of 2 minutes."""
-    holding = held(now, Run.id.in_(run_ids))
+    holding = held(instant(now), Run.id.in_(run_ids))
     complete = func.least(holding.c.until, instant(newest_minute(now) + MINUTE))
     last = func.max(complete).over(partition_by=holding.c.run_id)
     ends = select(holding, last.label("last")).where(~holding.c.shared).cte("ends")

@@ -8,17 +8,24 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.efficiency.repository.figures import newest_minute
 from flopwatch_server.telemetry.models import MetricState, device_minutes
-from flopwatch_server.telemetry.repository import AnyRow, held, instant, minute_counts, of_run
+from flopwatch_server.telemetry.repository import (
+    AnyRow,
+    held_by_run,
+    instant,
+    minute_counts,
+    of_run,
+)
 
 
 def samples_received(session: Session, run_id: int, now: datetime) -> int:
     """Samples inside the whole, complete minutes in which the run alone held the GPU."""
-    holding = held(now, of_run(run_id))
+    holding = held_by_run()
     count: Any = func.coalesce(func.sum(device_minutes.c.samples_received), 0)
     return session.execute(
         select(cast(count, Integer))
         .join(holding, minute_counts(holding))
-        .where(~holding.c.shared, device_minutes.c.minute <= instant(newest_minute(now)))
+        .where(~holding.c.shared, device_minutes.c.minute <= instant(newest_minute(now))),
+        of_run(run_id, now),
     ).scalar_one()
 
 
@@ -27,7 +34,7 @@ def missing_metrics(session: Session, run_id: int, now: datetime) -> list[AnyRow
 
     The reason is that at the end of the allocation, or now; most GPUs first.
     """
-    holding = held(now, of_run(run_id))
+    holding = held_by_run()
     gpus = func.count(holding.c.id.distinct())
     return list(
         session.execute(
@@ -38,6 +45,7 @@ def missing_metrics(session: Session, run_id: int, now: datetime) -> list[AnyRow
                 or_(MetricState.valid_to.is_(None), MetricState.valid_to >= holding.c.until),
             )
             .group_by(MetricState.metric, MetricState.reason)
-            .order_by(MetricState.metric, gpus.desc(), MetricState.reason)
+            .order_by(MetricState.metric, gpus.desc(), MetricState.reason),
+            of_run(run_id, now),
         ).all()
     )

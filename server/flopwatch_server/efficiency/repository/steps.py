@@ -53,7 +53,7 @@ def newest(session: Session) -> datetime | None:
 def make(session: Session, step: datetime, now: datetime) -> None:
     """Make one step of all clusters, which is over by `now`."""
     holding = held(
-        now,
+        instant(now),
         Allocation.valid_from < instant(step + STEP),
         or_(Allocation.valid_to.is_(None), Allocation.valid_to > instant(step)),
     )

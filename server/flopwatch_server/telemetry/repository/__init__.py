@@ -8,6 +8,7 @@ from flopwatch_server.telemetry.repository.holdings import (
     allocations_of,
     epoch_seconds,
     held,
+    held_by_run,
     instant,
     interval,
     minute_counts,
@@ -16,6 +17,8 @@ from flopwatch_server.telemetry.repository.holdings import (
 )
 from flopwatch_server.telemetry.repository.newest import newest_of_run
 from flopwatch_server.telemetry.repository.series import (
+    Points,
+    Window,
     gaps_of,
     hour_points,
     is_dropped,
@@ -28,10 +31,13 @@ __all__ = [
     "MINUTE",
     "SAMPLE",
     "AnyRow",
+    "Points",
+    "Window",
     "allocations_of",
     "epoch_seconds",
     "gaps_of",
     "held",
+    "held_by_run",
     "hour_points",
     "instant",
     "interval",

@@ -12,7 +12,7 @@ from flopwatch_server.fleet.models import Device, Node
 from flopwatch_server.fleet.registration import Registration
 from flopwatch_server.telemetry.ingest import ValidatedBatch
 from flopwatch_server.telemetry.models import DeviceEvent, DeviceSource
-from flopwatch_server.telemetry.repository.holdings import AnyRow, held, of_run
+from flopwatch_server.telemetry.repository.holdings import AnyRow, held_by_run, of_run
 
 MOST_EVENTS = 200
 """Of one run; an agent tells at most six of a kind, device and minute."""
@@ -42,19 +42,20 @@ def write(session: Session, registered: Sequence[tuple[ValidatedBatch, Registrat
 
 def sources_of_run(session: Session, run_id: int, now: datetime) -> Sequence[AnyRow]:
     """(name, period_seconds, passed_over) of each allocation's device, at its end or now."""
-    holding = held(now, of_run(run_id))
+    holding = held_by_run()
     return session.execute(
         select(DeviceSource.name, DeviceSource.period_seconds, DeviceSource.passed_over)
         .join(holding, holding.c.device_id == DeviceSource.device_id)
         .where(DeviceSource.valid_from < holding.c.until)
         .ext(distinct_on(holding.c.id))
-        .order_by(holding.c.id, DeviceSource.valid_from.desc())
+        .order_by(holding.c.id, DeviceSource.valid_from.desc()),
+        of_run(run_id, now),
     ).all()
 
 
 def events_of_run(session: Session, run_id: int, now: datetime) -> Sequence[AnyRow]:
     """What happened to devices of a run while it held them, the newest first."""
-    holding = held(now, of_run(run_id))
+    holding = held_by_run()
     event = DeviceEvent
     return session.execute(
         select(
@@ -66,7 +67,8 @@ def events_of_run(session: Session, run_id: int, now: datetime) -> Sequence[AnyR
         .join(Node, Node.id == holding.c.node_id)
         .where(event.at >= holding.c.valid_from, event.at <= holding.c.until)
         .order_by(event.at.desc(), holding.c.id, event.kind, event.value)
-        .limit(MOST_EVENTS)
+        .limit(MOST_EVENTS),
+        of_run(run_id, now),
     ).all()  # fmt: skip
 
 

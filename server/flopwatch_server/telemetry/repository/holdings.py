@@ -7,6 +7,7 @@ does an hour. What straddles a hand-over belongs to nobody.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -19,6 +20,7 @@ from sqlalchemy import (
     Select,
     Tuple,
     and_,
+    bindparam,
     case,
     cast,
     func,
@@ -57,7 +59,7 @@ def epoch_seconds(value: ColumnElement[Any]) -> ColumnElement[float]:
     return cast(func.extract("epoch", value), Float)
 
 
-def held(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
+def held(now: ColumnElement[datetime], *conditions: ColumnElement[bool]) -> CTE:
     """Allocations of the runs that meet `conditions`, with how long each has held its GPU by `now`.
 
     `until` is the end, or `now` while the GPU is still held; `seconds` lies between. Where others
@@ -65,9 +67,7 @@ def held(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
     this one lie within [`alone_from`, `alone_until`), which is empty where it is disputed.
     `working` says that its processes may run.
     """
-    until = func.least(
-        func.coalesce(Allocation.valid_to, instant(now)), instant(now), type_=UtcDateTime
-    )
+    until = func.least(func.coalesce(Allocation.valid_to, now), now, type_=UtcDateTime)
     length = func.greatest(epoch_seconds(until - Allocation.valid_from), 0.0, type_=Float)
     return (
         select(
@@ -89,9 +89,9 @@ def held(now: datetime, *conditions: ColumnElement[bool]) -> CTE:
     )  # fmt: skip
 
 
-def _end_before(now: datetime) -> ScalarSelect[datetime]:
+def _end_before(now: ColumnElement[datetime]) -> ScalarSelect[datetime]:
     """When the holder before an allocation gives its GPU back, `now` if it has not done so."""
-    end = func.least(func.coalesce(_other.valid_to, instant(now)), instant(now), type_=UtcDateTime)
+    end = func.least(func.coalesce(_other.valid_to, now), now, type_=UtcDateTime)
     order = _other.valid_from.desc(), _other.id.desc()
     return _neighbour(end, _age(_other) < _age(Allocation)).order_by(*order).scalar_subquery()
 
@@ -112,9 +112,15 @@ def _age(table: type[Allocation]) -> Tuple:
     return tuple_(table.valid_from, table.id)
 
 
-def of_run(run_id: int) -> ColumnElement[bool]:
-    """The condition for `held` that asks for one run."""
-    return Run.id == run_id
+@cache
+def held_by_run() -> CTE:
+    """`held` of the run :run_id at :now. Made once: to build it costs more than to run it."""
+    return held(bindparam("now", type_=UtcDateTime), Run.id == bindparam("run_id"))
+
+
+def of_run(run_id: int, now: datetime) -> dict[str, Any]:
+    """The parameters of a statement that has `held_by_run` in it."""
+    return {"run_id": run_id, "now": now}
 
 
 def minute_counts(holding: CTE) -> ColumnElement[bool]:
@@ -148,8 +154,13 @@ def sample_counts(holding: CTE) -> ColumnElement[bool]:
 
 def allocations_of(session: Session, run_id: int, now: datetime) -> Sequence[AnyRow]:
     """The allocations of a run with node and device, in the order of node and place."""
-    holding = held(now, of_run(run_id))
-    return session.execute(
+    return session.execute(_allocations(), of_run(run_id, now)).all()
+
+
+@cache
+def _allocations() -> Select[Any]:
+    holding = held_by_run()
+    return (
         select(
             holding, Node.name.label("node"),
             Device.uuid, Device.model, Device.memory_mib, Device.power_limit_watts,
@@ -157,4 +168,4 @@ def allocations_of(session: Session, run_id: int, now: datetime) -> Sequence[Any
         .join(Node, Node.id == holding.c.node_id)
         .outerjoin(Device, Device.id == holding.c.device_id)
         .order_by(Node.name, holding.c.place, holding.c.valid_from)
-    ).all()  # fmt: skip
+    )  # fmt: skip

@@ -1,24 +1,23 @@
 """Series of a run: points of its GPUs from samples, minutes or hours, and what is known to be lost.
 
-Points come in columns, one row an allocation: (its id, times in seconds since 1970, each the end
-of a step, the commonest state of each step, the values of each metric). Sums stay sums, extremes
-stay extremes, means count every minute alike. A database that gathers the columns hands out a
-fraction of the objects that rows of points would be.
+Sums stay sums, extremes stay extremes, means count every minute alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache, lru_cache
 from typing import Any
 
 from sqlalchemy import (
     CTE,
     REAL,
     ColumnElement,
-    Float,
     FromClause,
     Integer,
     Select,
     and_,
+    bindparam,
     case,
     cast,
     func,
@@ -33,14 +32,14 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.database import partitions
 from flopwatch_server.database.base import UtcDateTime
+from flopwatch_server.database.columns import Array, Columns
 from flopwatch_server.telemetry.models import STATES, Gap, device_hours, device_minutes, samples
 from flopwatch_server.telemetry.repository.holdings import (
     HOUR,
     MINUTE,
     SAMPLE,
-    AnyRow,
     epoch_seconds,
-    held,
+    held_by_run,
     hour_counts,
     instant,
     interval,
@@ -52,9 +51,40 @@ from flopwatch_server.telemetry.repository.holdings import (
 HOURS_AFTER = timedelta(minutes=15)
 """An hour that has been over for so long is there; a younger one is read from its minutes."""
 
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is asked for: a run, as it is known `now`, over (start, end]."""
+
+    run_id: int
+    start: datetime
+    end: datetime
+    now: datetime
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those of the statements here."""
+        return {**of_run(self.run_id, self.now), "start": self.start, "end": self.end}
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points of one allocation, in no order.
+
+    `times` are in seconds since 1970, each the end of a step; `states` the commonest state of each
+    step, a position in `STATES`; `values` has a row for each metric, NaN where unknown.
+    """
+
+    times: Array
+    states: Array
+    values: Array
+
+
 _SUMMED = ("energy_joules",)
 _LOWEST = ("sm_min",)
 _HIGHEST = ("sm_max",)
+_KEPT_STATEMENTS = 100
+_now, _start, _end = (bindparam(name, type_=UtcDateTime) for name in ("now", "start", "end"))
 _OF_SAMPLES_ONLY = ("subsample_count", "source_period")
 
 
@@ -69,7 +99,7 @@ def is_dropped(
     oldest = partitions.oldest(session, tier) or now
     if oldest <= start:
         return False
-    holding = held(now, of_run(run_id))
+    holding = held_by_run()
     coarser = [(device_hours.c.hour, hour_counts)]
     if unit == SAMPLE:
         coarser.append((device_minutes.c.minute, minute_counts))
@@ -80,58 +110,78 @@ def is_dropped(
         .exists()
         for time, counts in coarser
     )
-    return bool(session.scalar(select(or_(*earlier))))
+    return bool(session.scalar(select(or_(*earlier)), of_run(run_id, now)))
 
 
-def sample_points(
-    session: Session, run_id: int, metrics: Sequence[str], start: datetime, end: datetime,
-    now: datetime,
-) -> Sequence[AnyRow]:  # fmt: skip
-    """Samples of a run in (start, end], without states."""
-    holding = held(now, of_run(run_id))
-    return _columns(
-        session,
-        select(
-            holding.c.id,
-            cast(epoch_seconds(samples.c.ts), Integer),
-            *(samples.c[name] for name in metrics),
-        )
-        .join(samples, sample_counts(holding))
-        .where(samples.c.ts > instant(start), samples.c.ts <= instant(end))
-        # Two epochs can hold the same ts after the agent's clock was set back: the newer one stays.
-        .ext(distinct_on(holding.c.id, samples.c.ts))
-        .order_by(holding.c.id, samples.c.ts, samples.c.epoch_id.desc()),
-    )
+def sample_points(session: Session, window: Window, metrics: Sequence[str]) -> Mapping[int, Points]:
+    """Samples by allocation id; their states are unknown."""
+    return _points(session, _samples(tuple(metrics)), window)
 
 
 def minute_points(
-    session: Session, run_id: int, metrics: Sequence[str], step_seconds: int, start: datetime,
-    end: datetime, now: datetime,
-) -> Sequence[AnyRow]:  # fmt: skip
-    """Points of a run in (start, end] from its minutes."""
-    holding = held(now, of_run(run_id))
-    minutes = _minutes(holding, start, end)
-    if step_seconds == MINUTE.total_seconds():
-        time = cast(epoch_seconds(device_minutes.c.minute + interval(MINUTE)), Integer)
-        values = (_column(device_minutes, name) for name in metrics)
-        points = minutes.with_only_columns(holding.c.id, time, device_minutes.c.state, *values)
-        return _columns(session, points)
-    parts = _minute_parts(minutes, holding, metrics)
-    return _columns(session, _by_step(parts.subquery(), metrics, step_seconds))
+    session: Session, window: Window, metrics: Sequence[str], step_seconds: int
+) -> Mapping[int, Points]:
+    """Points made of minutes, by allocation id."""
+    return _points(session, _of_minutes(tuple(metrics), step_seconds), window)
 
 
 def hour_points(
-    session: Session, run_id: int, metrics: Sequence[str], step_seconds: int, start: datetime,
-    end: datetime, now: datetime,
-) -> Sequence[AnyRow]:  # fmt: skip
-    """Points of a run in (start, end], which are whole hours, from its hours.
+    session: Session, window: Window, metrics: Sequence[str], step_seconds: int
+) -> Mapping[int, Points]:
+    """Points made of hours, by allocation id. The window is one of whole hours.
 
     What is no whole hour of an allocation, and what is too young for one, comes from minutes, as
     long as those are kept.
     """
-    holding = held(now, of_run(run_id))
-    made_until = instant((now - HOURS_AFTER).replace(minute=0, second=0, microsecond=0))
-    hour = device_hours.c
+    return _points(session, _of_hours(tuple(metrics), step_seconds), window)
+
+
+def gaps_of(session: Session, window: Window) -> Sequence[Gap]:
+    """Recorded losses of any GPU of the run that overlap the window."""
+    return session.scalars(_gaps(), window.parameters).all()
+
+
+def _points(session: Session, rows: Columns, window: Window) -> dict[int, Points]:
+    """What rows of (allocation id, time, state, value of each metric) tell."""
+    found = rows.read(session, window.parameters)
+    return {key: Points(times, states, values) for key, ((times, states), values) in found.items()}
+
+
+# Each statement is built once for the metrics that are asked for together.
+
+
+@lru_cache(_KEPT_STATEMENTS)
+def _samples(metrics: tuple[str, ...]) -> Columns:
+    holding, ts = held_by_run(), samples.c.ts
+    time = cast(epoch_seconds(ts), Integer)
+    return Columns(
+        select(holding.c.id, time, literal(0), *(samples.c[name] for name in metrics))
+        .join(samples, sample_counts(holding))
+        .where(ts > _start, ts <= _end)
+        # Two epochs can hold the same ts after the agent's clock was set back: the newer one stays.
+        .ext(distinct_on(holding.c.id, ts))
+        .order_by(holding.c.id, ts, samples.c.epoch_id.desc())
+    )
+
+
+@lru_cache(_KEPT_STATEMENTS)
+def _of_minutes(metrics: tuple[str, ...], step_seconds: int) -> Columns:
+    holding = held_by_run()
+    minutes = _minutes(holding)
+    if step_seconds == MINUTE.total_seconds():
+        time = cast(epoch_seconds(device_minutes.c.minute + interval(MINUTE)), Integer)
+        values = (_column(device_minutes, name) for name in metrics)
+        return Columns(
+            minutes.with_only_columns(holding.c.id, time, device_minutes.c.state, *values)
+        )
+    parts = _minute_parts(minutes, holding, metrics)
+    return Columns(_by_step(parts.subquery(), metrics, step_seconds))
+
+
+@lru_cache(_KEPT_STATEMENTS)
+def _of_hours(metrics: tuple[str, ...], step_seconds: int) -> Columns:
+    holding, hour = held_by_run(), device_hours.c
+    made_until = _hour_of(_now - interval(HOURS_AFTER))
     hours = (
         select(
             holding.c.id,
@@ -140,41 +190,31 @@ def hour_points(
             *(_column(device_hours, name) for name in metrics),
         )
         .join(device_hours, hour_counts(holding))
-        .where(hour.hour >= instant(start), hour.hour < func.least(made_until, instant(end)))
+        .where(hour.hour >= _start, hour.hour < func.least(made_until, _end))
     )
     first_whole = _hour_of(holding.c.alone_from + interval(HOUR - timedelta(microseconds=1)))
     after_whole = func.least(_hour_of(holding.c.alone_until), made_until, type_=UtcDateTime)
     minute = device_minutes.c.minute
-    edges = _minutes(holding, start, end).where(or_(minute < first_whole, minute >= after_whole))
+    edges = _minutes(holding).where(or_(minute < first_whole, minute >= after_whole))
     parts = union_all(hours, _minute_parts(edges, holding, metrics))
-    return _columns(session, _by_step(parts.subquery(), metrics, step_seconds))
+    return Columns(_by_step(parts.subquery(), metrics, step_seconds))
 
 
-def gaps_of(
-    session: Session, run_id: int, start: datetime, end: datetime, now: datetime
-) -> Sequence[Gap]:
-    """Recorded losses of any GPU of the run that overlap (start, end]."""
-    holding = held(now, of_run(run_id))
-    return session.scalars(
+@cache
+def _gaps() -> Select[Gap]:
+    holding = held_by_run()
+    return (
         select(Gap)
         .join(holding, Gap.device_id == holding.c.device_id)
-        .where(Gap.valid_from < instant(end), Gap.valid_to > instant(start))
+        .where(Gap.valid_from < _end, Gap.valid_to > _start)
         .where(Gap.valid_from < holding.c.until, Gap.valid_to > holding.c.valid_from)
         .order_by(Gap.valid_from)
-    ).all()
+    )
 
 
-def _columns(session: Session, points: Select[Any]) -> Sequence[AnyRow]:
-    """Points whose first column is the allocation, each of the others as one array for each."""
-    one = points.subquery()
-    allocation, *columns = one.c
-    gathered = select(allocation, *map(func.array_agg, columns)).group_by(allocation)
-    return session.execute(gathered).all()
-
-
-def _minutes(holding: CTE, start: datetime, end: datetime) -> Select[Any]:
-    """The minutes in (start, end] that count for an allocation."""
-    within = device_minutes.c.minute.between(instant(start), instant(end - MINUTE))
+def _minutes(holding: CTE) -> Select[Any]:
+    """The minutes of the window that count for an allocation."""
+    within = device_minutes.c.minute.between(_start, _end - interval(MINUTE))
     return select(holding.c.id).join(device_minutes, minute_counts(holding)).where(within)
 
 
@@ -216,7 +256,7 @@ def _over_step(
     if metric in _HIGHEST:
         return func.max(value)
     known = func.sum(minutes).filter(value.is_not(None))
-    return cast(func.sum(value * minutes) / known, Float)
+    return cast(func.sum(value * minutes) / known, REAL)
 
 
 def _column(tier: FromClause, metric: str) -> ColumnElement[Any]:
