@@ -8,7 +8,8 @@ machine that does nothing else. The last line is JSON; times are wall clock wher
   `group_by_...` what one plain GROUP BY of all means over the same samples takes, which knows
   neither marks nor lives of agents and stores nothing; `scan_...` only counting them.
 * `hours_seconds_per_million_rows`: making all hours of a day of minutes, a million rows of samples.
-* `overview_ms`: the figures of the overview page, median.
+* `overview_ms`: the figures of the overview page, median, with what the cluster does now kept by
+  the task that finds it every 5 s; `clusters_now_ms` is what that takes.
 * `job_24h_ms`: a day of 6 metrics of 8 GPUs as the job page reads it; `job_24h_rows_ms` is a plain
   SELECT of the same minutes, and no more.
 """
@@ -26,6 +27,7 @@ import psycopg
 from benchmarks.dataset import CLUSTER, DAY_JOB, GPUS, NOW, Dataset, dataset
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency import service
+from flopwatch_server.efficiency.cluster_now import keep_clusters
 from flopwatch_server.efficiency.overview import overview
 from flopwatch_server.house import House
 from flopwatch_server.jobs.service import find_run
@@ -86,6 +88,7 @@ def _read(house: House) -> dict[str, float]:
     with house.database.session() as session:
         run = find_run(session, _ADMIN, CLUSTER, DAY_JOB, NOW)
         return {
+            "clusters_now_ms": _milliseconds(lambda: keep_clusters(house)),
             "overview_ms": _milliseconds(lambda: overview(session, _ADMIN, CLUSTER, NOW)),
             "job_24h_ms": _milliseconds(
                 lambda: service.run_series(session, run, _METRICS, NOW - _DAY, NOW, NOW)

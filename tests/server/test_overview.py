@@ -1,13 +1,14 @@
 """A whole cluster: GPUs by state, free and down, history, accounts, partitions, what needs care."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.engine import Database
+from flopwatch_server.efficiency import cluster_now, models
 from flopwatch_server.efficiency.overview import overview
 from flopwatch_server.efficiency.schemas import (
     AccountHours,
@@ -44,8 +45,13 @@ def world(untold: World) -> World:
 def seen(
     world: World, now: datetime, principal: Principal = ADMIN, window_hours: int = 1
 ) -> Overview:
+    """The overview as it is found, which is what is kept of it for the next who looks."""
     world.count_use(now)
-    return overview(world.session, principal, "granite", now, window_hours)
+    found = overview(world.session, principal, "granite", now, window_hours)
+    cluster_now.keep(world.session, world.cluster.id, now)
+    assert overview(world.session, principal, "granite", now, window_hours) == found
+    world.session.execute(delete(models.cluster_now))
+    return found
 
 
 def test_an_unknown_cluster_is_not_found(world: World) -> None:
@@ -337,3 +343,29 @@ def test_other_clusters_do_not_leak_in(world: World) -> None:
     assert (found.power_watts, found.newest_sample_at) == (None, None)
     assert [*found.accounts, *found.attention] == []
     assert set(found.history_power_watts) == {None}
+
+
+def test_what_was_found_last_is_shown_for_a_while_and_then_not_believed(world: World) -> None:
+    node = world.node("g1", gpu_count=4)
+    cluster_now.keep(world.session, world.cluster.id, at(10))
+    node.gpu_count = 8
+    world.session.flush()
+    last = at(10) + cluster_now.KEPT
+    shown = [
+        overview(world.session, ADMIN, "granite", now).gpus
+        for now in (at(10), last, last + timedelta(seconds=1))
+    ]
+    assert shown == [4, 4, 8]
+
+
+def test_a_researcher_is_shown_none_of_what_was_kept_for_staff(world: World) -> None:
+    device = world.gpu(world.node(), 0)
+    world.hold(world.run(100, user_name="mchen"), world.node("g2"), device)
+    world.minutes(device, T0, "I" * 10)
+    cluster_now.keep(world.session, world.cluster.id, at(10, 20))
+    rows = {
+        name: overview(world.session, Principal(name, role), "granite", at(10, 20)).attention
+        for name, role in (("mchen", "researcher"), ("eve", "researcher"), ("sam", "support"))
+    }
+    assert {name: len(found) for name, found in rows.items()} == {"mchen": 1, "eve": 0, "sam": 1}
+    assert rows["mchen"] == rows["sam"]

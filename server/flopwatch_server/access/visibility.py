@@ -7,6 +7,8 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, false, or_, true
 from flopwatch_server.access.principal import Principal, Role
 
 STAFF: frozenset[Role] = frozenset({"admin", "support"})
+ALL_STAFF = Principal("", "admin")
+"""Who sees what any of the staff see."""
 
 
 def may_see(
@@ -28,4 +30,4 @@ def may_see(
 
 def same_sight(principal: Principal) -> Principal:
     """One principal for all who see the same runs: what is read for it is read for all of them."""
-    return Principal("", "admin") if principal.role in STAFF else principal
+    return ALL_STAFF if principal.role in STAFF else principal

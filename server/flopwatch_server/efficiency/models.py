@@ -1,7 +1,7 @@
 """How GPU time was used, kept so that no page adds up minutes.
 
-All of it is made again of minutes and allocations wherever marks say that those have changed
-(`efficiency.rollups`): set, never added to. Times are starts of hours and of `STEP`s.
+All but `cluster_now` is made again of minutes and allocations wherever marks say that those have
+changed (`efficiency.rollups`): set, never added to. Times are starts of hours and of `STEP`s.
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from flopwatch_server.database.base import Base, UtcDateTime
 
@@ -34,6 +35,15 @@ def _sum(metric: str, count: type[Integer]) -> list[Column[Any]]:
     """A sum of minute means and how many they are: such pairs add up, means don't."""
     return [Column(f"{metric}_sum", Float), Column(f"{metric}_minutes", count, nullable=False)]
 
+
+cluster_now = Table(
+    "cluster_now",
+    Base.metadata,
+    Column("cluster_id", ForeignKey("clusters.id"), primary_key=True),
+    Column("made_at", UtcDateTime, nullable=False),
+    Column("figures", JSONB, nullable=False),
+)
+"""What a cluster did when it was found last (`efficiency.cluster_now`)."""
 
 allocation_hours = Table(
     "allocation_hours",

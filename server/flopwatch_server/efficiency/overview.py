@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.access.principal import Principal
-from flopwatch_server.efficiency.listing import job_rows
+from flopwatch_server.efficiency.cluster_now import Held, Nodes, Queued, attention, cluster_now
 from flopwatch_server.efficiency.quality import newest_sample_at
 from flopwatch_server.efficiency.repository import overview as repository
 from flopwatch_server.efficiency.schemas import (
@@ -23,11 +22,6 @@ from flopwatch_server.efficiency.schemas import (
     SourceStatus,
 )
 from flopwatch_server.efficiency.usage import Usage
-from flopwatch_server.telemetry.repository import AnyRow
-
-SILENT_AFTER = timedelta(seconds=3 * SAMPLE_PERIOD_SECONDS)
-
-_ATTENTION_ROWS = 10
 
 
 def overview(
@@ -38,16 +32,13 @@ def overview(
     Raises NotFound for a name that is no cluster.
     """
     found = repository.the_cluster(session, cluster)
-    power, held = repository.gpus_now(session, found.id, now)
-    heard = now - SILENT_AFTER
-    nodes = repository.nodes(session, found.id, now, heard)
-    queue = repository.queue(session, found.id)
+    present = cluster_now(session, found.id, now)
+    held, nodes, queue = present.held, present.nodes, present.queue
     reporting_jobs = sum(row.reporting for row in queue)
     usage = Usage.read(session, found.id, timedelta(hours=window_hours), now)
     gpus = sum(node.gpus for node in nodes)
     sources = repository.sources(session, found.id)
     told = any(source.last_success_at is not None for source in sources)
-    in_need = {run_id for row in held if row.state in ("idle", "low") for run_id in row.run_ids}
     return Overview(
         cluster=found.name,
         simulated=found.simulated,
@@ -61,23 +52,17 @@ def overview(
         reporting_jobs=reporting_jobs,
         running_jobs=sum(row.running for row in queue),
         pending_jobs=sum(row.waiting for row in queue),
-        power_watts=power.watts,
-        power_limit_watts=power.limit_watts,
-        newest_sample_at=newest_sample_at(session, cluster, now),
+        power_watts=present.power_watts,
+        power_limit_watts=present.power_limit_watts,
+        newest_sample_at=newest_sample_at(session, found.id, now),
         history=usage.history(gpus, told=told),
         history_tensor=usage.history_tensor(),
         history_power_watts=usage.history_power_watts(),
-        attention=job_rows(
-            session, principal, repository.seen(in_need, principal),
-            "-idle_gpu_hours", 0, _ATTENTION_ROWS, now,
-        ),
+        attention=attention(session, principal, present, now),
         accounts=usage.accounts(),
         partitions=_partitions(nodes, held, queue),
         agents_reporting=sum(node.heard for node in nodes),
-        agents_silent=[
-            SilentNode(node=name, since=since)
-            for name, since in repository.silent_nodes(session, found.id, heard)
-        ],
+        agents_silent=[SilentNode(node=name, since=since) for name, since in present.silent],
         sources=[
             SourceStatus(
                 kind=source.kind, last_success_at=source.last_success_at, error=source.error,
@@ -88,7 +73,7 @@ def overview(
     )  # fmt: skip
 
 
-def _counts(held: Iterable[AnyRow]) -> GpuCounts:
+def _counts(held: Iterable[Held]) -> GpuCounts:
     counts: Counter[str] = Counter()
     for row in held:
         counts[row.state] += row.gpus
@@ -96,7 +81,7 @@ def _counts(held: Iterable[AnyRow]) -> GpuCounts:
 
 
 def _partitions(
-    nodes: Sequence[AnyRow], held: Sequence[AnyRow], queue: Sequence[AnyRow]
+    nodes: Sequence[Nodes], held: Sequence[Held], queue: Sequence[Queued]
 ) -> list[PartitionNow]:
     """One row a partition. A job that waits for several ("a,b") is queued in each."""
     told = {name for node in nodes for name in node.partitions}
@@ -109,7 +94,7 @@ def _partitions(
 
 
 def _partition(
-    name: str, nodes: Sequence[AnyRow], held: Sequence[AnyRow], queued: int, is_told: bool
+    name: str, nodes: Sequence[Nodes], held: Sequence[Held], queued: int, is_told: bool
 ) -> PartitionNow:
     inside = [node for node in nodes if name in node.partitions]
     mine = [row for row in held if row.partition == name]
@@ -124,9 +109,8 @@ def _partition(
     )
 
 
-def _mean_tensor(held: Iterable[AnyRow]) -> float | None:
+def _mean_tensor(held: Iterable[Held]) -> float | None:
     """Mean tensor activity of GPUs that are held and not shared, of those that tell it."""
     rows = [row for row in held if row.tensor_gpus]
-    gpus: int = sum(row.tensor_gpus for row in rows)
-    total: float = sum(row.tensor for row in rows)
-    return total / gpus if gpus else None
+    gpus = sum(row.tensor_gpus for row in rows)
+    return sum(row.tensor or 0.0 for row in rows) / gpus if gpus else None

@@ -1,6 +1,7 @@
 """The list of everything that is done again and again."""
 
 from flopwatch_server.database import partitions
+from flopwatch_server.efficiency.cluster_now import KEEP_PERIOD_SECONDS, keep_clusters
 from flopwatch_server.efficiency.rollups import recompute_mfus, recompute_use
 from flopwatch_server.fleet.repository.clusters import every_cluster
 from flopwatch_server.house import House
@@ -23,6 +24,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
         Task("minutes", 2, recompute_minutes),
         Task("silent local runs", 60, close_silent_runs),
         Task("attribution", 10, attribute_devices),
+        Task("clusters now", KEEP_PERIOD_SECONDS, keep_clusters),
         Task("hours", 300, recompute_hours),
         Task("use", 20, recompute_use),
         Task("mfu", 60, recompute_mfus),

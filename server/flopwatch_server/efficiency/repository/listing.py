@@ -2,14 +2,18 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     ColumnElement,
     Integer,
     Select,
     Text,
+    any_,
+    bindparam,
     cast,
     func,
     or_,
@@ -20,11 +24,9 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.visibility import may_see
+from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.efficiency.models import MEAN_COLUMNS, run_figures
-from flopwatch_server.efficiency.repository.figures import (
-    mean,
-    newest_minute,
-)
+from flopwatch_server.efficiency.repository.figures import mean, newest_minute
 from flopwatch_server.efficiency.schemas import JobQuery
 from flopwatch_server.fleet.models import Cluster
 from flopwatch_server.jobs.models import Run
@@ -151,23 +153,32 @@ def sparks(
     session: Session, run_ids: Collection[int], now: datetime
 ) -> dict[int, list[float | None]]:
     """Mean tensor activity over the last hour of each run, oldest first, in steps of 2 minutes."""
-    holding = held(instant(now), Run.id.in_(run_ids))
-    complete = func.least(holding.c.until, instant(newest_minute(now) + MINUTE))
-    last = func.max(complete).over(partition_by=holding.c.run_id)
+    found: dict[int, list[float | None]] = {run_id: [None] * SPARK_POINTS for run_id in run_ids}
+    complete = newest_minute(now) + MINUTE
+    for run_id, place, value in session.execute(
+        _sparks(), {"now": now, "complete": complete, "run_ids": list(run_ids)}
+    ):
+        found[run_id][SPARK_POINTS - 1 - place] = value
+    return found
+
+
+@cache
+def _sparks() -> Select[Any]:
+    now, complete = (bindparam(name, type_=UtcDateTime) for name in ("now", "complete"))
+    holding = held(now, Run.id == any_(bindparam("run_ids", type_=ARRAY(BigInteger))))
+    until = func.least(holding.c.until, complete)
+    last = func.max(until).over(partition_by=holding.c.run_id)
     ends = select(holding, last.label("last")).where(~holding.c.shared).cte("ends")
     end = func.ceil(epoch_seconds(ends.c.last) / SPARK_STEP_SECONDS) * SPARK_STEP_SECONDS
     minute_end = epoch_seconds(device_minutes.c.minute) + 60.0
     back = cast(func.floor((end - minute_end) / SPARK_STEP_SECONDS), Integer)
     hour = interval(timedelta(seconds=SPARK_STEP_SECONDS * SPARK_POINTS))
-    found: dict[int, list[float | None]] = {run_id: [None] * SPARK_POINTS for run_id in run_ids}
-    for run_id, place, value in session.execute(
+    return (
         select(ends.c.run_id, back, mean("tensor_active"))
         .join(device_minutes, minute_counts(ends))
         .where(device_minutes.c.minute >= ends.c.last - hour, back.between(0, SPARK_POINTS - 1))
         .group_by(ends.c.run_id, back)
-    ):
-        found[run_id][SPARK_POINTS - 1 - place] = value
-    return found
+    )
 
 
 def reporting_runs(session: Session, since: datetime) -> Sequence[int]:
