@@ -7,7 +7,7 @@ import pytest
 
 from flopwatch import wire
 from flopwatch_server.scheduler.feed import FeedSnapshot, parse
-from flopwatch_server.telemetry.ingest import decode, validate
+from flopwatch_server.telemetry.ingest import clear_implausible, decode, validate
 from flopwatch_simulation.cluster import Cluster
 from flopwatch_simulation.faults import KINDS, Fault, drawn
 from flopwatch_simulation.feed import Line
@@ -27,7 +27,8 @@ def read(post: Post) -> tuple[int, int, set[str]]:
     received_at = datetime.fromtimestamp(post.at, UTC)
     batch, values = decode(body, wire.BATCH_TYPE)
     found = validate(batch, values, 1, received_at, post.sent_at)
-    return len(found.time), found.refused, {entry.metric for entry in found.implausible}
+    implausible = clear_implausible(found.device, found.time, found.values.copy())
+    return len(found.time), found.refused, {entry.metric for entry in implausible}
 
 
 @pytest.mark.parametrize("window_seconds", [10, 600])

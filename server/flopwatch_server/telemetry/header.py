@@ -51,6 +51,8 @@ def check_header(batch: wire.Batch) -> None:
     known = len(batch.devices)
     for name, check in _PARTS.items():
         entries = getattr(batch, name)
+        if not entries:
+            continue
         _limit(entries, wire.MAX_ENTRIES, f"$.{name}")
         for number, entry in enumerate(entries):
             check(entry, f"$.{name}[{number}]", known)

@@ -5,7 +5,7 @@ Nothing here touches the database. What a client did wrong is told by field, in 
 """
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import TypeVar
@@ -57,7 +57,10 @@ class BrokenBody(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Implausible:
-    """Values of one metric in (start, end] were outside what can be, and are stored as unknown."""
+    """Values of one metric in (start, end] were outside what can be, and are stored as unknown.
+
+    `device` is whatever names devices where they were found.
+    """
 
     device: int
     metric: str
@@ -70,8 +73,9 @@ class ValidatedBatch:
     """A batch whose every part can be written. Devices are still indexes into `header.devices`.
 
     `values` has a row for each accepted sample and all columns of the table of metrics, NaN where
-    unknown. Samples that came too late or too early are counted in `refused` and lie in the gaps
-    of the header, whose times are all in the present.
+    unknown; what can't be is looked for later, in many batches at once. Samples that came too late
+    or too early are counted in `refused` and lie in the gaps of the header, whose times are all in
+    the present.
     `sent_at` is the sender's clock at the post, in seconds since 1970, if it told.
     """
 
@@ -83,7 +87,6 @@ class ValidatedBatch:
     values: Floats
     sent_at: float | None = None
     refused: int = 0
-    implausible: list[Implausible] = field(default_factory=list)
 
 
 def unpack(body: bytes, encoding: str) -> bytes:
@@ -192,24 +195,31 @@ def validate(
     check_header(batch)
     device, time = _check_samples(batch, values)
     present = Present.seen_from(received_at.timestamp(), sent_at)
-    taken = _timely(device, time, batch.gaps, present)
-    settle_times(batch, present)
-    refused = len(taken) - int(np.count_nonzero(taken))
-    if refused:
+    times = batch.samples.time
+    refused = 0
+    if times and not (_oldest(present) <= min(times) <= max(times) <= _newest(present)):
+        taken = _timely(device, time, batch.gaps, present)
+        refused = len(taken) - int(np.count_nonzero(taken))
         device, time, values = device[taken], time[taken], values[taken]
+    settle_times(batch, present)
     table = _all_columns(batch.samples.columns, values)
-    implausible = _clear_implausible(device, time, table)
-    return ValidatedBatch(
-        cluster_id, received_at, batch, device, time, table, sent_at, refused, implausible
-    )
+    return ValidatedBatch(cluster_id, received_at, batch, device, time, table, sent_at, refused)
+
+
+def _oldest(present: Present) -> float:
+    return present.now - LATE_SAMPLE_SECONDS
+
+
+def _newest(present: Present) -> float:
+    return present.now + MAX_FUTURE_SECONDS
 
 
 def _timely(
     device: Integers, time: Integers, gaps: list[wire.Gap], present: Present
 ) -> NDArray[np.bool_]:
     """Which samples are neither too old nor from the future; of the others a gap is left."""
-    late = time < present.now - LATE_SAMPLE_SECONDS
-    early = time > present.now + MAX_FUTURE_SECONDS
+    late = time < _oldest(present)
+    early = time > _newest(present)
     for refused, cause in ((late, "came too late"), (early, "from the future")):
         if np.count_nonzero(refused):
             gaps += [
@@ -276,14 +286,17 @@ def _spans(device: Integers, time: Integers) -> list[tuple[int, int, int]]:
 def _all_columns(names: list[str], values: Floats) -> Floats:
     """The values in the order of the table of metrics, with NaN for what was not sent."""
     if names == _ALL_COLUMNS:
-        return values.copy()
+        return values
     table = np.full((len(values), len(COLUMNS)), np.nan, np.float32)
     table[:, [COLUMNS.index(name) for name in names]] = values
     return table
 
 
-def _clear_implausible(device: Integers, time: Integers, table: Floats) -> list[Implausible]:
-    """Make what can't be unknown, in place, and tell of which metrics and when."""
+def clear_implausible(device: Integers, time: Integers, table: Floats) -> list[Implausible]:
+    """Make what can't be unknown, in place, and tell of which metrics and when.
+
+    `table` has a row a sample and all columns of the table of metrics.
+    """
     # A mean of smaller numbers underflows, which PostgreSQL takes for an error.
     table[np.abs(table) < _SMALLEST] = 0
     bad = (table < _MINIMA) | (table > _MAXIMA)

@@ -73,6 +73,8 @@ class Store:
             accepted = [len(batch.time) for batch in batches]
         rows.mark_dirty(session)
         self._write_states(session, registered)
+        for implausible in rows.implausible:
+            tell_implausible(session, implausible)
         facts.write_gaps(session, registered)
         self._signs.write(session, registered)
         facts.write_reports(session, registered)
@@ -116,10 +118,6 @@ class Store:
             for missing in batch.header.missing:
                 self._states.tell(session, int(ids.device_ids[missing.device]), missing)
         self._states.write(session)
-        for batch, ids in registered:
-            for implausible in batch.implausible:
-                device_id = int(ids.device_ids[implausible.device])
-                tell_implausible(session, device_id, implausible)
 
 
 def _period(batch: ValidatedBatch) -> tuple[datetime, datetime]:

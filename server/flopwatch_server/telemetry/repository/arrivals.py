@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from flopwatch.metrics import COLUMNS
 from flopwatch_server.database.copy import Floats, Integers, Keys, copy_rows, timestamps
+from flopwatch_server.telemetry.ingest import Implausible, clear_implausible
 from flopwatch_server.telemetry.repository.facts import Registered, minute_of
 
 _COLUMNS = ("device_id", "epoch_id", "ts", *COLUMNS)
@@ -18,23 +19,27 @@ _MINUTE_BITS = 28  # minutes since 1970 until the year 2480
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Samples with the ids that they have in the database."""
+    """Samples with the ids that they have in the database.
+
+    Of `implausible` values, by device id, none is in `values` any more.
+    """
 
     device_id: Integers
     epoch_id: Integers
     time: Integers
     values: Floats
+    implausible: list[Implausible]
 
     @classmethod
     def of(cls, registered: Sequence[Registered]) -> "Rows":
         """All samples of these batches, in their order."""
         epochs = np.array([ids.epoch_id for _, ids in registered], np.int64)
-        return cls(
-            np.concatenate([ids.device_ids[batch.device] for batch, ids in registered]),
-            np.repeat(epochs, [len(batch.time) for batch, _ in registered]),
-            np.concatenate([batch.time for batch, _ in registered]),
-            np.concatenate([batch.values for batch, _ in registered]),
-        )
+        device_id = np.concatenate([ids.device_ids[batch.device] for batch, ids in registered])
+        time = np.concatenate([batch.time for batch, _ in registered])
+        values = np.concatenate([batch.values for batch, _ in registered])
+        implausible = clear_implausible(device_id, time, values)
+        epoch_id = np.repeat(epochs, [len(batch.time) for batch, _ in registered])
+        return cls(device_id, epoch_id, time, values, implausible)
 
     def copy_to(self, session: Session, table: str = "samples") -> None:
         """Add all; raises UniqueViolation if one is there already."""

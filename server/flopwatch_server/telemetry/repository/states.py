@@ -99,13 +99,16 @@ _END = _end_open()
 _ADD = _add_stretch()
 
 
-def tell_implausible(session: Session, device_id: int, entry: Implausible) -> None:
-    """Record that values were implausible over (start, end], as one stretch with what it joins."""
+def tell_implausible(session: Session, entry: Implausible) -> None:
+    """Record that values of a device, told by its id, were implausible over (start, end].
+
+    It becomes one stretch with what it joins.
+    """
     start, end = instant(entry.start), instant(entry.end)
     joined = session.execute(
         update(MetricState)
         .where(
-            MetricState.device_id == device_id,
+            MetricState.device_id == entry.device,
             MetricState.metric == entry.metric,
             MetricState.reason == "implausible",
             MetricState.valid_from < start,
@@ -117,7 +120,7 @@ def tell_implausible(session: Session, device_id: int, entry: Implausible) -> No
     ).first()
     if joined is None:
         statement = insert(MetricState).values(
-            device_id=device_id, metric=entry.metric, valid_from=start, valid_to=end,
+            device_id=entry.device, metric=entry.metric, valid_from=start, valid_to=end,
             reason="implausible",
         )  # fmt: skip
         session.execute(
