@@ -12,7 +12,8 @@ class Run(Base):
     """One run of one job: (cluster, raw job id, submit time). A requeue is another run.
 
     `ended_at` is set by the scheduler's word alone; `vanished_at` is when the run was missing from
-    the queue before accounting closed it. `local` marks a process tree on a machine that no
+    the queue before accounting closed it. `told` is the fingerprint of what the scheduler said last
+    (`JobRecord.fingerprint`). `local` marks a process tree on a machine that no
     scheduler shares out: fair use stays away from it.
     """
 
@@ -49,6 +50,7 @@ class Run(Base):
     gpu_count: Mapped[int | None]
     node_count: Mapped[int | None]
     local: Mapped[bool] = mapped_column(server_default=text("false"))
+    told: Mapped[int | None]
 
 
 class Allocation(Base):

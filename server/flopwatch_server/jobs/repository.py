@@ -4,13 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
+    JSON,
+    BigInteger,
     ColumnElement,
     Row,
     Select,
+    SQLColumnExpression,
+    TableValuedAlias,
     Text,
     all_,
+    any_,
     case,
+    cast,
+    column,
     false,
     func,
     literal,
@@ -31,6 +39,8 @@ from flopwatch_server.scheduler.records import PENDING_STATES
 
 _END = func.coalesce(Run.ended_at, Run.vanished_at)
 Holding = Row[int, int, int, int, datetime | None, bool]
+Key = tuple[int, datetime]
+Known = Row[int, datetime, int, datetime | None, datetime | None, int | None]
 _PENDING = literal(sorted(PENDING_STATES), ARRAY(Text))
 
 _held = (
@@ -90,16 +100,36 @@ def newest_run(
     return session.execute(newest.limit(1)).first()
 
 
-def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+def known_runs(session: Session, cluster_id: int, raw_job_ids: Iterable[int]) -> dict[Key, Known]:
+    """What is known of the open runs of a cluster, and of all runs of these jobs.
+
+    Gives (raw job id, submit time, id, ended at, vanished at, told) by the first two. Local runs
+    are none of the scheduler's business.
+    """
+    rows = session.execute(
+        select(
+            Run.raw_job_id, Run.submitted_at, Run.id, Run.ended_at, Run.vanished_at, Run.told
+        ).where(
+            Run.cluster_id == cluster_id,
+            ~Run.local,
+            or_(Run.ended_at.is_(None), _one_of(Run.raw_job_id, raw_job_ids)),
+        )
+    )
+    return {(row.raw_job_id, row.submitted_at): row for row in rows}
+
+
+def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> dict[Key, int]:
     """Insert runs, or update what the scheduler says of those that are known.
 
-    An end is never taken back, and a start or a count that is told no more stays, but for the start
-    of a run that waits again. The name stays when a run ends: Slurm's accounting has "?" in place
-    of each letter that is not Latin.
+    Gives the ids of those that were written, by raw job id and submit time. An end is never taken
+    back, and a start or a count that is told no more stays, but for the start of a run that waits
+    again. The name stays when a run ends: Slurm's accounting has "?" in place of each letter that
+    is not Latin.
     """
     if not rows:
-        return
-    statement = insert(Run)
+        return {}
+    told = _recordset(rows)
+    statement = insert(Run).from_select(list(told.c.keys()), select(told))
     new = statement.excluded
     kept = (
         "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds",
@@ -115,15 +145,34 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     changes["started_at"] = case(
         (new.state != all_(_PENDING), func.coalesce(new.started_at, Run.started_at))
     )
-    session.execute(
+    written = session.execute(
         statement.on_conflict_do_update(
             index_elements=["cluster_id", "raw_job_id", "submitted_at"],
             set_=changes,
             # A queue that was read before the end must not reopen the run.
             where=Run.ended_at.is_(None) | new.ended_at.is_not(None),
-        ),
-        list(rows),
+        ).returning(Run.raw_job_id, Run.submitted_at, Run.id)
     )
+    return {(raw, at): run_id for raw, at, run_id in written}
+
+
+def _recordset(rows: Sequence[dict[str, Any]]) -> TableValuedAlias:
+    """Rows of runs as a table that PostgreSQL makes of one document.
+
+    One parameter, however many rows: a statement can't have more than 65,535, and each costs.
+    """
+    columns = [Run.__table__.c[name] for name in rows[0]]
+    document = literal(msgspec.json.encode(rows).decode(), Text)
+    return (
+        func.json_to_recordset(cast(document, JSON))
+        .table_valued(*(column(each.name, each.type) for each in columns))
+        .render_derived("told", with_types=True)
+    )
+
+
+def _one_of(column: SQLColumnExpression[int], values: Iterable[int]) -> ColumnElement[bool]:
+    """Whether a column is among any number of values, as one parameter."""
+    return column == any_(literal(list(values), ARRAY(BigInteger)))
 
 
 def _scheduled(cluster_id: int) -> ColumnElement[bool]:
@@ -131,29 +180,11 @@ def _scheduled(cluster_id: int) -> ColumnElement[bool]:
     return (Run.cluster_id == cluster_id) & ~Run.local
 
 
-def mark_vanished(session: Session, cluster_id: int, present: Iterable[int], now: datetime) -> None:
-    """Open runs that are not among the `present` ids left the queue; those that are, are back."""
-    of_cluster = _scheduled(cluster_id) & Run.ended_at.is_(None)
-    here = Run.id.in_(list(present))
+def mark_vanished(session: Session, ids: Iterable[int], now: datetime) -> None:
+    """These runs left the queue, unless they have ended since."""
     session.execute(
-        update(Run).where(of_cluster, ~here, Run.vanished_at.is_(None)).values(vanished_at=now)
+        update(Run).where(_one_of(Run.id, ids), Run.ended_at.is_(None)).values(vanished_at=now)
     )
-    session.execute(
-        update(Run).where(of_cluster, here, Run.vanished_at.is_not(None)).values(vanished_at=None)
-    )
-
-
-def run_ids(
-    session: Session, cluster_id: int, keys: Iterable[tuple[int, datetime]]
-) -> dict[tuple[int, datetime], int]:
-    """Ids of runs by (raw job id, submit time)."""
-    wanted = set(keys)
-    rows = session.execute(
-        select(Run.raw_job_id, Run.submitted_at, Run.id).where(
-            Run.cluster_id == cluster_id, Run.raw_job_id.in_({raw for raw, _ in wanted})
-        )
-    )
-    return {(raw, at): run_id for raw, at, run_id in rows if (raw, at) in wanted}
 
 
 def add_allocations(session: Session, rows: Sequence[dict[str, Any]]) -> None:
@@ -162,18 +193,9 @@ def add_allocations(session: Session, rows: Sequence[dict[str, Any]]) -> None:
         session.execute(insert(Allocation).on_conflict_do_nothing(), list(rows))
 
 
-def ends(session: Session, cluster_id: int, raw_job_ids: Iterable[int]) -> dict[int, datetime]:
-    """By run id: when runs of these jobs, and those that left the queue without an end, ended."""
-    known = or_(Run.raw_job_id.in_(set(raw_job_ids)), Run.ended_at.is_(None))
-    rows = session.execute(
-        select(Run.id, _END).where(_scheduled(cluster_id), known, _END.is_not(None))
-    )
-    return {run_id: end for run_id, end in rows}
-
-
 def move_ends(session: Session, before: Mapping[int, datetime]) -> None:
     """Let allocations that ended with their run, at the time `before`, end where it ends now."""
-    now = session.execute(select(Run.id, _END).where(Run.id.in_(before)))
+    now = session.execute(select(Run.id, _END).where(_one_of(Run.id, before)))
     for run_id, end in now:
         if end != before[run_id]:
             session.execute(
@@ -206,14 +228,14 @@ def holdings(session: Session, run_ids: Iterable[int]) -> Sequence[Holding]:
             Allocation.valid_to.is_not_distinct_from(_END).label("held_to_the_last"),
         )
         .join(Run, Run.id == Allocation.run_id)
-        .where(Allocation.run_id.in_(list(run_ids)))
+        .where(_one_of(Allocation.run_id, run_ids))
     ).all()  # fmt: skip
 
 
 def release(session: Session, allocation_ids: Iterable[int], now: datetime) -> None:
     """These GPUs are held no more, while their run goes on."""
     session.execute(
-        update(Allocation).where(Allocation.id.in_(list(allocation_ids))).values(valid_to=now)
+        update(Allocation).where(_one_of(Allocation.id, allocation_ids)).values(valid_to=now)
     )
 
 
@@ -283,8 +305,5 @@ def _set_confidence(
 
 def with_allocations(session: Session, wanted: Iterable[int]) -> set[int]:
     """Those of these run ids that have an allocation."""
-    return set(
-        session.scalars(
-            select(Allocation.run_id).where(Allocation.run_id.in_(list(wanted))).distinct()
-        )
-    )
+    held = select(Allocation.run_id).where(_one_of(Allocation.run_id, wanted))
+    return set(session.scalars(held.distinct()))

@@ -13,7 +13,7 @@ from flopwatch_server.fleet.repository.clusters import lock_cluster
 from flopwatch_server.fleet.repository.nodes import ensure_nodes
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
-from flopwatch_server.jobs.repository import Holding
+from flopwatch_server.jobs.repository import Holding, Key, Known
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.scheduler.records import (
     PENDING_STATES,
@@ -24,7 +24,6 @@ from flopwatch_server.scheduler.records import (
 )
 from flopwatch_server.scheduler.repository.nodes import apply_node_records
 
-Key = tuple[int, datetime]
 _RESOLVED_LATE = timedelta(days=35)  # longer than a run may last
 
 
@@ -56,15 +55,20 @@ def apply_records(
     lock_cluster(session, cluster_id)
     jobs = _newest(jobs)
     apply_node_records(session, cluster_id, nodes)
-    ends = repository.ends(session, cluster_id, (job.raw_job_id for job in jobs))
-    repository.upsert_runs(session, [_run_row(cluster_id, job) for job in jobs])
-    ids = repository.run_ids(session, cluster_id, (_key(job) for job in jobs))
+    known = repository.known_runs(session, cluster_id, (job.raw_job_id for job in jobs))
+    news = [job for job in jobs if _is_news(job, known.get(_key(job)))]
+    written = repository.upsert_runs(session, [_run_row(cluster_id, job) for job in news])
+    ids = {key: run.id for key, run in known.items()} | written
     if complete:
-        present = [ids[_key(job)] for job in jobs if not _has_ended(job)]
-        repository.mark_vanished(session, cluster_id, present, now)
-    repository.move_ends(session, ends)
+        present = {_key(job) for job in jobs if not _has_ended(job)}
+        open_runs = (key for key, run in known.items() if run.ended_at is None)
+        gone = [ids[key] for key in open_runs if key not in present and not known[key].vanished_at]
+        repository.mark_vanished(session, gone, now)
+    changed = (known[key] for key in map(_key, news) if key in known)
+    before = {run.id: run.ended_at or run.vanished_at for run in changed}
+    repository.move_ends(session, {run_id: end for run_id, end in before.items() if end})
     repository.close_allocations(session, cluster_id)
-    _allocate(session, cluster_id, jobs, ids, now, source)
+    _allocate(session, cluster_id, news, ids, now, source)
     repository.close_allocations(session, cluster_id)
     attribute(session, cluster_id, now)
 
@@ -79,9 +83,15 @@ def attribute(session: Session, cluster_id: int, now: datetime) -> None:
 def starts_without_gpus(session: Session, cluster_id: int, jobs: Iterable[JobRecord]) -> list[int]:
     """Raw ids of running jobs whose GPUs have not been asked for: once for every start."""
     running = {_key(job): job for job in jobs if job.state in RUNNING_STATES and job.gpu_count != 0}
-    ids = repository.run_ids(session, cluster_id, running)
+    known = repository.known_runs(session, cluster_id, (job.raw_job_id for job in running.values()))
+    ids = {key: known[key].id for key in running if key in known}
     asked = repository.with_allocations(session, ids.values())
     return [job.raw_job_id for key, job in running.items() if ids.get(key) not in asked]
+
+
+def _is_news(job: JobRecord, known: Known | None) -> bool:
+    """Whether anything is told that was not told last. A run that had vanished is back."""
+    return known is None or known.vanished_at is not None or known.told != job.fingerprint
 
 
 def _key(job: JobRecord) -> Key:
@@ -123,6 +133,7 @@ def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
         "exit_code": job.exit_code,
         "gpu_count": job.gpu_count,
         "node_count": job.node_count,
+        "told": job.fingerprint,
     }
 
 

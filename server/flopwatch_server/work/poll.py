@@ -52,7 +52,10 @@ class SlurmPoll:
         with house.database.session() as session:
             starts = jobs.starts_without_gpus(session, cluster_id, queue)
         held = self._scheduler.gpus(starts) if starts else {}
-        told = [replace(job, gpus=held.get(job.raw_job_id)) for job in queue]
+        told = [
+            replace(job, gpus=held[job.raw_job_id]) if job.raw_job_id in held else job
+            for job in queue
+        ]
         with house.database.session() as session:
             jobs.apply_records(
                 session, cluster_id, told, nodes, house.clock(), complete=True, source=SOURCE
