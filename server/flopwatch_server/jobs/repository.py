@@ -22,7 +22,6 @@ from sqlalchemy import (
     false,
     func,
     literal,
-    or_,
     select,
     true,
     update,
@@ -41,6 +40,7 @@ _END = func.coalesce(Run.ended_at, Run.vanished_at)
 Holding = Row[int, int, int, int, datetime | None, bool]
 Key = tuple[int, datetime]
 Known = Row[int, datetime, int, datetime | None, datetime | None, int | None]
+"""A run: (raw job id, submit time, id, ended at, vanished at, told)."""
 _PENDING = literal(sorted(PENDING_STATES), ARRAY(Text))
 
 _held = (
@@ -100,22 +100,23 @@ def newest_run(
     return session.execute(newest.limit(1)).first()
 
 
-def known_runs(session: Session, cluster_id: int, raw_job_ids: Iterable[int]) -> dict[Key, Known]:
-    """What is known of the open runs of a cluster, and of all runs of these jobs.
+def open_runs(session: Session, cluster_id: int) -> dict[Key, Known]:
+    """What is known of the runs of a cluster that have no end, by raw job id and submit time."""
+    return _known(session, cluster_id, Run.ended_at.is_(None))
 
-    Gives (raw job id, submit time, id, ended at, vanished at, told) by the first two. Local runs
-    are none of the scheduler's business.
-    """
+
+def runs_of(session: Session, cluster_id: int, raw_job_ids: Iterable[int]) -> dict[Key, Known]:
+    """What is known of all runs of these jobs, by raw job id and submit time."""
+    return _known(session, cluster_id, _one_of(Run.raw_job_id, raw_job_ids))
+
+
+def _known(session: Session, cluster_id: int, which: ColumnElement[bool]) -> dict[Key, Known]:
     rows = session.execute(
         select(
             Run.raw_job_id, Run.submitted_at, Run.id, Run.ended_at, Run.vanished_at, Run.told
-        ).where(
-            Run.cluster_id == cluster_id,
-            ~Run.local,
-            or_(Run.ended_at.is_(None), _one_of(Run.raw_job_id, raw_job_ids)),
-        )
+        ).where(_scheduled(cluster_id), which)
     )
-    return {(row.raw_job_id, row.submitted_at): row for row in rows}
+    return {(row[0], row[1]): row for row in rows}
 
 
 def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> dict[Key, int]:

@@ -55,7 +55,9 @@ def apply_records(
     lock_cluster(session, cluster_id)
     jobs = _newest(jobs)
     apply_node_records(session, cluster_id, nodes)
-    known = repository.known_runs(session, cluster_id, (job.raw_job_id for job in jobs))
+    known = repository.open_runs(session, cluster_id) if complete else {}
+    others = {job.raw_job_id for job in jobs if _key(job) not in known}
+    known |= repository.runs_of(session, cluster_id, others)
     news = [job for job in jobs if _is_news(job, known.get(_key(job)))]
     written = repository.upsert_runs(session, [_run_row(cluster_id, job) for job in news])
     ids = {key: run.id for key, run in known.items()} | written
@@ -83,7 +85,7 @@ def attribute(session: Session, cluster_id: int, now: datetime) -> None:
 def starts_without_gpus(session: Session, cluster_id: int, jobs: Iterable[JobRecord]) -> list[int]:
     """Raw ids of running jobs whose GPUs have not been asked for: once for every start."""
     running = {_key(job): job for job in jobs if job.state in RUNNING_STATES and job.gpu_count != 0}
-    known = repository.known_runs(session, cluster_id, (job.raw_job_id for job in running.values()))
+    known = repository.runs_of(session, cluster_id, (raw_job_id for raw_job_id, _ in running))
     ids = {key: known[key].id for key in running if key in known}
     asked = repository.with_allocations(session, ids.values())
     return [job.raw_job_id for key, job in running.items() if ids.get(key) not in asked]
