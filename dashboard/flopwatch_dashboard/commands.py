@@ -17,6 +17,7 @@ import uvicorn
 from flopwatch.gpus import PeakTable, PeakTableError
 from flopwatch_dashboard.app import create
 from flopwatch_dashboard.local import LocalHouse
+from flopwatch_dashboard.protocol import OnePieceProtocol
 from flopwatch_server.access.repository import has_account
 from flopwatch_server.database.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from flopwatch_server.database.engine import Database
@@ -135,6 +136,7 @@ def _serve(settings: Settings, database: Database, door: socket) -> None:
     house = House(database, settings, _peaks(settings))
     config = uvicorn.Config(
         create(house),
+        http=OnePieceProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

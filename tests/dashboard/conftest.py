@@ -17,6 +17,7 @@ from sqlalchemy import event
 from flopwatch.gpus import PeakTable
 from flopwatch_dashboard.app import create
 from flopwatch_dashboard.live.hub import Timing
+from flopwatch_dashboard.protocol import OnePieceProtocol
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House
 from flopwatch_server.settings import Settings
@@ -74,7 +75,10 @@ def serve(
 @contextmanager
 def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
     """An application served in a thread of this process; its address."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, log_level="error", http=OnePieceProtocol
+    )
+    server = uvicorn.Server(config)
     thread = Thread(target=server.run)
     thread.start()
     try:
