@@ -64,9 +64,9 @@ class Rollup:
     """One tier, made of the one before.
 
     `made_of` gives the rows of a marked device and time, whose times lie between two bounds;
-    `columns` those of `tier`, aggregated over them. A turn makes what the first `marks_a_turn`
-    name. What was made becomes marks in each of `next_marks`, which name the length that they are
-    marks of.
+    `columns` those of `tier`, aggregated over them, from them and from what `Device` says. A turn
+    makes what the first `marks_a_turn` name. What was made becomes marks in each of `next_marks`,
+    which name the length that they are marks of.
     """
 
     tier: Table
@@ -172,7 +172,6 @@ def _clear(rollup: Rollup, rows: Select[Any], begin: datetime, end: datetime) ->
     tier, time = rollup.tier, rollup.tier.c[rollup.time]
     return delete(tier).where(
         tier.c.device_id == marked.c.device_id,
-        Device.id == marked.c.device_id,
         time == marked.c.time,
         # Times known beforehand leave the other partitions alone.
         time.between(begin, end),
@@ -180,7 +179,7 @@ def _clear(rollup: Rollup, rows: Select[Any], begin: datetime, end: datetime) ->
         select(literal(True))
         .select_from(rows.subquery())
         .limit(1)
-        .correlate(marked, Device)
+        .correlate(marked)
         .scalar_subquery(),
     )
 
