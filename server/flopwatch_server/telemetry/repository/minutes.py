@@ -74,7 +74,7 @@ def _number(one: FromClause) -> ColumnElement[int]:
     """How many samples, said so that it names every column.
 
     In place of a column that nobody uses the planner puts NULL, for which each row is formed anew:
-    a turn takes a sixth longer. What is only named is not evaluated.
+    that is more than a tenth of a turn. What is only named is not evaluated.
     """
     return func.count(func.coalesce(one.c.device_id, func.num_nonnulls(*one.c)))
 
