@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import literal_column, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
@@ -68,35 +68,6 @@ def test_telling_the_same_twice_changes_nothing(database: Database) -> None:
         before = held(session)
         tell(session, RUNNING, RUNNING, minute=3)
         assert held(session) == before
-
-
-def test_only_what_is_new_is_written(database: Database) -> None:
-    """PostgreSQL numbers every writing of a row: xmin."""
-
-    def writings(session: Session) -> dict[int, str]:
-        rows = session.execute(select(Run.raw_job_id, literal_column("xmin::text")))
-        return {raw_job_id: writing for raw_job_id, writing in rows}
-
-    jobs = [replace(RUNNING, raw_job_id=number, gpus=None) for number in (1, 2, 3)]
-    with database.session() as session:
-        tell(session, *jobs, minute=2)
-        first = writings(session)
-    with database.session() as session:
-        tell(session, jobs[0], replace(jobs[1], reason="Resources"), jobs[2], minute=3)
-        second = writings(session)
-    assert [number for number in first if first[number] != second[number]] == [2]
-
-
-def test_what_was_told_of_another_run_of_the_job_is_not_known_of_this_one(
-    database: Database,
-) -> None:
-    with database.session() as session:
-        tell(session, RUNNING, minute=2)
-        tell(session, replace(RUNNING, state="NODE_FAIL", ended_at=at(4)), minute=5)
-        tell(session, replace(RUNNING, submitted_at=at(4), started_at=at(6)), minute=7)
-        runs = session.execute(select(Run.submitted_at, Run.state, Run.ended_at)).all()
-        assert set(runs) == {(T0, "NODE_FAIL", at(4)), (at(4), "RUNNING", None)}
-        assert {row[2:] for row in held(session)} == {(at(1), at(4)), (at(6), None)}
 
 
 def test_gpus_once_told_stay_when_the_queue_tells_them_no_more(database: Database) -> None:

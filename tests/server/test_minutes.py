@@ -226,6 +226,25 @@ def test_more_marks_than_one_turn_takes_are_done_by_several(
     assert query(still_house.database, "SELECT count(*) FROM dirty_marks") == [(0,)]
 
 
+def test_devices_of_all_parts_are_made(agent: IngestClient, still_house: House) -> None:
+    post_minute(agent, [IDLE] * 6)
+    with still_house.database.session() as session:
+        connection = session.connection()
+        copied = {"devices": "valid_from", "samples": "device_id"}
+        for table, column in copied.items():
+            key = "id" if table == "devices" else column
+            names = connection.exec_driver_sql(f"SELECT * FROM {table} LIMIT 0").keys()
+            new = ", ".join("600" if name == key else "'GPU-600'" if name == "uuid" else name
+                            for name in names)  # fmt: skip
+            connection.exec_driver_sql(f"INSERT INTO {table} SELECT {new} FROM {table}")
+        connection.exec_driver_sql(
+            "INSERT INTO dirty_marks (device_id, minute) SELECT 600, minute FROM dirty_marks"
+        )
+    recompute_minutes(still_house)
+    made = query(still_house.database, "SELECT device_id, state FROM device_minutes ORDER BY 1")
+    assert made == [(1, STATES.index("idle")), (600, STATES.index("idle"))]
+
+
 def test_a_recomputation_waits_for_the_end_of_another(
     agent: IngestClient, still_house: House
 ) -> None:

@@ -1,5 +1,7 @@
 """Minutes and hours of devices, kept up to date with the samples."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from flopwatch_server.house import House
 from flopwatch_server.telemetry.repository.hours import HOURS
 from flopwatch_server.telemetry.repository.minutes import MINUTES, SAMPLES_PER_MINUTE
@@ -19,5 +21,11 @@ def recompute_hours(house: House) -> bool:
 
 
 def _recompute(house: House, rollup: Rollup) -> bool:
-    with house.database.session() as session:
-        return recompute(session, rollup, house.settings.thresholds, house.clock())
+    """All parts at the same time: each keeps one process of PostgreSQL busy."""
+
+    def make(part: int) -> bool:
+        with house.database.session() as session:
+            return recompute(session, rollup, house.settings.thresholds, house.clock(), part)
+
+    with ThreadPoolExecutor(rollup.parts) as threads:
+        return any(list(threads.map(make, range(rollup.parts))))

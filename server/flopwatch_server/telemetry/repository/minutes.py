@@ -144,4 +144,5 @@ MINUTES = Rollup(
     made_of=_samples,
     columns=_columns,
     next_marks=((dirty_hours, timedelta(hours=1)), (dirty_steps, STEP)),
+    parts=2,
 )

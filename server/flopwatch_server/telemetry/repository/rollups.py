@@ -23,6 +23,7 @@ from sqlalchemy import (
     MetaData,
     Select,
     Table,
+    and_,
     cast,
     delete,
     func,
@@ -56,6 +57,7 @@ By the key no plan compares all of it with all of a tier, however wrong the plan
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BLOCK_DEVICES = 512
 Columns = dict[str, ColumnElement[Any]]
 
 
@@ -66,7 +68,8 @@ class Rollup:
     `made_of` gives the rows of a marked device and time, whose times lie between two bounds;
     `columns` those of `tier`, aggregated over them, from them and from what `Device` says. A turn
     makes what the first `marks_a_turn` name. What was made becomes marks in each of `next_marks`,
-    which name the length that they are marks of.
+    which name the length that they are marks of. Its devices are in so many `parts`, each under a
+    lock of its own, the first of which is `lock`.
     """
 
     tier: Table
@@ -77,6 +80,7 @@ class Rollup:
     made_of: Callable[[datetime, datetime], Select[Any]]
     columns: Callable[[FromClause, Thresholds], Columns]
     next_marks: tuple[tuple[Table, timedelta], ...] = ()
+    parts: int = 1
 
     @property
     def time(self) -> str:
@@ -84,15 +88,19 @@ class Rollup:
         return time_of(self.marks).name
 
 
-def recompute(session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime) -> bool:
+def recompute(
+    session: Session, rollup: Rollup, thresholds: Thresholds, now: datetime, part: int = 0
+) -> bool:
     """Make what the first marks ask for, in a transaction of its own; True if more may wait.
+
+    Of the devices of one part only: others may be made at the same time.
 
     What is not over by `now` waits: made once it is over, it is made once and not at every sample.
     For the same reason a turn that did not find as many marks as it may take is not to be followed
     by another one at once: new samples come all the time.
     """
-    begin_turn(session, rollup.lock)
-    is_full = _take(session, rollup, now)
+    begin_turn(session, rollup.lock + part)
+    is_full = _take(session, rollup, now, part)
     begin, end = session.execute(select(func.min(marked.c.time), func.max(marked.c.time))).one()
     if begin is None:
         return False
@@ -136,23 +144,23 @@ def time_of(marks: Table) -> Column[datetime]:
     return list(marks.columns)[-1]
 
 
-def _take(session: Session, rollup: Rollup, now: datetime) -> bool:
+def _take(session: Session, rollup: Rollup, now: datetime, part: int) -> bool:
     """Move the first marks of what is over to `marked`, with all others that name the same.
 
     First is what is newest, so that a back-fill holds up nothing live. True if there were as many
     as a turn may take.
     """
     marks, time = rollup.marks, rollup.marks.c[rollup.time]
-    is_over = time <= now - rollup.length
+    is_due = and_(time <= now - rollup.length, _is_in(part, rollup, marks.c.device_id))
     order = (time.desc(), marks.c.device_id.desc())
     last = session.execute(
         select(time, marks.c.device_id)
-        .where(is_over)
+        .where(is_due)
         .order_by(*order)
         .offset(rollup.marks_a_turn - 1)
         .limit(1)
     ).first()
-    taken = delete(marks).where(is_over).returning(marks.c.device_id, time.label("time"))
+    taken = delete(marks).where(is_due).returning(marks.c.device_id, time.label("time"))
     if last is not None:
         taken = taken.where(
             tuple_(time, marks.c.device_id) >= tuple_(literal(last[0], time.type), last[1])
@@ -161,6 +169,11 @@ def _take(session: Session, rollup: Rollup, now: datetime) -> bool:
     distinct = select(named).distinct().order_by(*named.c)
     session.execute(insert(marked).from_select(["device_id", "time"], distinct))
     return last is not None
+
+
+def _is_in(part: int, rollup: Rollup, device_id: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a device is of this part of a tier: blocks of devices take turns."""
+    return device_id // _BLOCK_DEVICES % rollup.parts == part
 
 
 def _clear(rollup: Rollup, rows: Select[Any], begin: datetime, end: datetime) -> Delete:
