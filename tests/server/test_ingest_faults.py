@@ -43,11 +43,13 @@ DEADLINE_SECONDS = 60
 SIZE_BYTES = 1000
 
 
-def validated(cluster_id: int, node: str, job_id: int = 1, rows: int = 2) -> ValidatedBatch:
+def validated(
+    cluster_id: int, node: str, job_id: int = 1, rows: int = 2, sm_active: float = 0.5
+) -> ValidatedBatch:
     """A batch of a node with one GPU, which a job of this id is seen to hold."""
     ends = [NOW_SECONDS - 10 * back for back in range(rows)]
     message, values = sampled(
-        [(0, end, {"sm_active": 0.5}) for end in ends],
+        [(0, end, {"sm_active": sm_active}) for end in ends],
         node=node,
         devices=[device(uuid=f"GPU-{node}")],
         evidence=[wire.Evidence("cgroup", job_id, 10.0, 20.0, 0, None, 1, 1)],
@@ -99,6 +101,23 @@ def test_a_group_with_a_batch_sent_again_counts_each_on_its_own(still_house: Hou
     group = [validated(cluster_id, "gpu01"), validated(cluster_id, "gpu02", rows=5)]
     assert write_as_one_group(still_house, group) == [Outcome(2, 0, 0), Outcome(3, 2, 0)]
     assert query(still_house.database, COUNT) == [(7,)]
+
+
+def test_what_cannot_be_in_one_batch_of_a_group_is_told_of_its_own_device(
+    still_house: House,
+) -> None:
+    cluster_id = cluster(still_house.database)
+    readings = {"gpu01": 0.5, "gpu02": 0.25, "gpu03": 7.0}
+    write_as_one_group(
+        still_house,
+        [validated(cluster_id, node, sm_active=value) for node, value in readings.items()],
+    )
+    told = "SELECT uuid, metric FROM metric_states JOIN devices ON devices.id = device_id"
+    assert query(still_house.database, told) == [("GPU-gpu03", "sm_active")]
+    kept = "SELECT DISTINCT uuid, sm_active FROM samples JOIN devices ON devices.id = device_id"
+    assert query(still_house.database, f"{kept} ORDER BY uuid") == [
+        ("GPU-gpu01", 0.5), ("GPU-gpu02", 0.25), ("GPU-gpu03", None),
+    ]  # fmt: skip
 
 
 def test_what_is_more_than_can_wait_is_turned_away(
