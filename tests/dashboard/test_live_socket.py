@@ -60,8 +60,9 @@ def live(server: Server, session_id: str | None = None, **says: str) -> Iterator
 
 def news(connection: ClientConnection) -> dict[str, Any]:
     """The next frame that is no mere sign of life."""
+    end = time.monotonic() + SECONDS
     while True:
-        frame: dict[str, Any] = json.loads(connection.recv(timeout=SECONDS))
+        frame: dict[str, Any] = json.loads(connection.recv(timeout=end - time.monotonic()))
         if "beat" not in frame:
             return frame
 

@@ -1,9 +1,11 @@
 """How complete what is known of a run is: rows by hand, counts by hand."""
 
+import pytest
 from sqlalchemy.orm import Session
 
 from flopwatch_server.database.engine import Database
 from flopwatch_server.efficiency.quality import newest_sample_at, run_quality
+from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.models import Run
 from flopwatch_server.telemetry.models import MetricState
 from tests.server.world import World, at
@@ -48,12 +50,13 @@ def test_what_came_back_before_the_end_is_not_missing(database: Database) -> Non
 def test_the_newest_sample_of_a_cluster_is_that_of_any_gpu(database: Database) -> None:
     with database.session() as session:
         world = World(session)
-        cluster_id = world.cluster.id
         first, second = world.gpus(world.node(), 2)
-        assert newest_sample_at(session, cluster_id, at(5)) is None
+        assert newest_sample_at(session, "granite", at(5)) is None
         world.samples(first, [at(4, 10), at(4, 20)])
         world.samples(second, [at(4, 50)])
-        assert newest_sample_at(session, cluster_id, at(5)) == at(4, 50)
+        assert newest_sample_at(session, "granite", at(5)) == at(4, 50)
+        with pytest.raises(NotFound):
+            newest_sample_at(session, "slate", at(5))
 
 
 def _held_by_three(session: Session) -> tuple[World, Run]:

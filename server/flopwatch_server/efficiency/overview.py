@@ -54,7 +54,7 @@ def overview(
         pending_jobs=sum(row.waiting for row in queue),
         power_watts=present.power_watts,
         power_limit_watts=present.power_limit_watts,
-        newest_sample_at=newest_sample_at(session, found.id, now),
+        newest_sample_at=newest_sample_at(session, cluster, now),
         history=usage.history(gpus, told=told),
         history_tensor=usage.history_tensor(),
         history_power_watts=usage.history_power_watts(),

@@ -51,12 +51,13 @@ def _events(session: Session, run: RunView, now: datetime) -> list[RunEvent]:
     ]  # fmt: skip
 
 
-def newest_sample_at(session: Session, cluster_id: int, now: datetime) -> datetime | None:
+def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime | None:
     """When the newest sample of a cluster was taken, as far as the nodes heard from last tell.
 
     After `NEWEST_SAMPLE_LOOK_BACK` of silence it is the end of the newest minute; None before the
-    first.
+    first. Raises NotFound.
     """
+    cluster_id = overview_repository.the_cluster(session, cluster).id
     not_before = now - NEWEST_SAMPLE_LOOK_BACK
     newest = overview_repository.newest_sample_at(session, cluster_id, not_before, now)
     return newest or overview_repository.newest_minute_end(session, cluster_id, now)
