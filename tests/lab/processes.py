@@ -1,6 +1,7 @@
 """Flopwatch's own processes, started as their users start them and ended with the test."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from socket import AF_INET, SOCK_STREAM, socket
+from socket import socket
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -26,9 +27,23 @@ class ProcessError(AssertionError):
 
 def free_port() -> int:
     """A TCP port of the loopback that nobody listens on."""
-    with socket(AF_INET, SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    (port,) = free_ports(1)
+    return port
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on, from below the range that outgoing connections take.
+
+    One that the system gives out could be an outgoing connection's before it is listened on.
+    """
+    free: list[int] = []
+    for port in random.SystemRandom().sample(range(16000, 32000), 2000):
+        with socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                free.append(port)
+        if len(free) == count:
+            return free
+    raise RuntimeError(f"fewer than {count} free ports")
 
 
 def wait_for(

@@ -20,7 +20,7 @@ from flopwatch_server.house import House
 from flopwatch_server.settings import Settings, SettingsError, load_settings
 from flopwatch_server.telemetry.models import STATES
 from flopwatch_server.work.celery_app import QUEUE
-from flopwatch_server.work.celery_beat import MAX_WAITING
+from flopwatch_server.work.celery_beat import MAX_WAITING, uninterrupted
 from flopwatch_server.work.runner import Runner
 from tests.lab import turns as lab
 from tests.lab.ingest import NOW, NOW_SECONDS, ingest_client, query, sampled
@@ -244,6 +244,23 @@ def test_a_beat_that_is_stopped_leaves_the_way_free_at_once(
     assert redis.client.exists("flopwatch beat")
     first.stop()
     assert not redis.client.exists("flopwatch beat")
+
+
+def test_a_signal_to_stop_does_not_come_between_beat_and_redis() -> None:
+    """Celery's own handler raises SystemExit, which redis-py may turn into an error of its own."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(number)
+
+    before, talked = signal.signal(signal.SIGTERM, stop), False
+    try:
+        with pytest.raises(SystemExit), uninterrupted():
+            os.kill(os.getpid(), signal.SIGTERM)
+            talked = True
+        assert talked
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_worker_and_beat_say_that_redis_is_away_and_go_on_when_it_comes(

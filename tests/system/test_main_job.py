@@ -18,8 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.lab.browser import chromium, complaints
-from tests.lab.processes import wait_for
-from tests.lab.slurm.configuration import free_ports
+from tests.lab.processes import free_port, wait_for
 from tests.system.site import CLUSTER, CPU_PEAK_TFLOPS, Site, site
 
 # By hand, for gpt_job.py: N = 4 x 64 tokens, d = 128, T = 64, V = 512, 2 layers. Forward per layer
@@ -103,7 +102,7 @@ def _submit_training(centre: Site) -> tuple[int, Path, Path]:
     shutil.copy(Path(__file__).parent / "gpt_job.py", script)
     script.chmod(0o644)
     stop_file = centre.folder / "stop"
-    (port,) = free_ports(1)
+    port = free_port()
     job = centre.slurm.submit(
         f"export OMP_NUM_THREADS=1\n"
         f"srun --ntasks-per-node=1 --gpus-per-node=8 {centre.python} -m torch.distributed.run "

@@ -1,6 +1,9 @@
 """Beat that sends only while it holds a lock in Redis: of two, one works and one stands by."""
 
 import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery.beat import Scheduler
@@ -32,15 +35,16 @@ class SoleScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
 
     def tick(self) -> float:
         """Send what is due, if there is use in it; return the seconds until the next tick."""
-        try:
-            hindrance = self._hindrance()
-        except RedisError as error:
-            hindrance = f"Redis does not answer: {error}"
-        self._tell(hindrance or "sending the tasks")
-        if hindrance:
-            return _TRY_AGAIN_SECONDS
-        delay: float = super().tick()
-        return delay
+        with uninterrupted():
+            try:
+                hindrance = self._hindrance()
+            except RedisError as error:
+                hindrance = f"Redis does not answer: {error}"
+            self._tell(hindrance or "sending the tasks")
+            if hindrance:
+                return _TRY_AGAIN_SECONDS
+            delay: float = super().tick()
+            return delay
 
     def close(self) -> None:
         """Let another beat take over at once."""
@@ -70,3 +74,23 @@ class SoleScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         if state != self._state:
             log.warning("%s", state)
             self._state = state
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let the signals that end this process wait for the end of the block.
+
+    Celery turns them into an exception wherever the process is just then. In the middle of talking
+    to Redis another one can take its place, Celery takes that for a task that could not be sent,
+    and goes on.
+    """
+    came: list[int] = []
+    ending = (signal.SIGTERM, signal.SIGINT)
+    handlers = {each: signal.signal(each, lambda number, _: came.append(number)) for each in ending}
+    try:
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -15,7 +15,8 @@ from shutil import chown
 from types import TracebackType
 from typing import Self
 
-from tests.lab.slurm.configuration import LabOptions, accounts_file, free_ports
+from tests.lab.processes import free_ports
+from tests.lab.slurm.configuration import LabOptions, accounts_file
 from tests.lab.slurm.daemons import (
     Daemon,
     LabError,

@@ -1,6 +1,5 @@
 """The configuration files of the lab, as text, and the ports that they name."""
 
-import random
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,18 +32,6 @@ class LabOptions:
     def node_names(self) -> tuple[str, ...]:
         """Names of the nodes, from 1."""
         return tuple(f"{self.prefix}{number}" for number in range(1, self.nodes + 1))
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on, from below the range that outgoing connections take."""
-    free: list[int] = []
-    for port in random.SystemRandom().sample(range(16000, 32000), 2000):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                free.append(port)
-        if len(free) == count:
-            return free
-    raise RuntimeError(f"fewer than {count} free ports")
 
 
 def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
