@@ -252,11 +252,17 @@ def test_a_signal_to_stop_does_not_come_between_beat_and_redis() -> None:
     def stop(number: int, frame: object) -> None:
         raise SystemExit(number)
 
-    before, talked = signal.signal(signal.SIGTERM, stop), False
-    try:
-        with pytest.raises(SystemExit), uninterrupted():
+    talked: list[bool] = []
+
+    def talk() -> None:
+        with uninterrupted():
             os.kill(os.getpid(), signal.SIGTERM)
-            talked = True
+            talked.append(True)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(SystemExit):
+            talk()
         assert talked
         assert signal.getsignal(signal.SIGTERM) is stop
     finally:
