@@ -6,7 +6,8 @@ set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
 packages='slurm-wlm slurm-client slurmdbd slurm-wlm-mysql-plugin munge mariadb-server redis-server
-postgresql chromium debootstrap git gcc g++ libc6-dev curl util-linux procps iproute2 passwd'
+postgresql chromium debootstrap git gcc g++ libc6-dev python3-dev curl util-linux procps iproute2
+passwd'
 probe='slurmctld slurmd slurmdbd squeue sacct munged mariadbd mariadb-install-db redis-server
 chromium debootstrap git gcc g++ curl setpriv mknod ip useradd'
 
@@ -15,6 +16,9 @@ for command in $probe; do
     command -v "$command" >/dev/null || missing="$missing $command"
 done
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
+# torch compiles against the headers of the Python that runs it.
+python3 -c 'import os, sysconfig as at; os.stat(at.get_path("include") + "/Python.h")' 2>/dev/null ||
+    missing="$missing Python.h"
 [ -z "$missing" ] && exit 0
 
 # shellcheck disable=SC2086 # a list of words
@@ -23,7 +27,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
 else
-    echo "The tests need these commands, which are missing:$missing" >&2
+    echo "The tests need these, which are missing:$missing" >&2
     echo "As root on Debian or Ubuntu: apt-get install --no-install-recommends" $packages >&2
     exit 1
 fi
