@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import AwareDatetime
 
 from flopwatch.metrics import BY_NAME
+from flopwatch_server.database.text import Word
 from flopwatch_server.efficiency import listing, quality, service
 from flopwatch_server.efficiency import overview as overviews
 from flopwatch_server.efficiency.schemas import (
@@ -18,7 +19,6 @@ from flopwatch_server.efficiency.schemas import (
     JobQuery,
     Overview,
     RunSeries,
-    Word,
 )
 from flopwatch_server.house import HouseDep, PrincipalDep, SessionDep
 from flopwatch_server.jobs.local.service import UNKNOWN

@@ -10,9 +10,9 @@ from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.efficiency import mfu
 from flopwatch_server.efficiency.repository import listing, present
-from flopwatch_server.efficiency.repository.overview import the_cluster
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage, JobQuery, JobRow
 from flopwatch_server.efficiency.service import gpus_now, state_of_run
+from flopwatch_server.fleet.repository.clusters import the_cluster
 from flopwatch_server.jobs.repository import to_view
 from flopwatch_server.telemetry.repository import AnyRow
 from flopwatch_server.telemetry.repository.reports import newest_reports

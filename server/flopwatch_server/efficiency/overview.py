@@ -22,6 +22,7 @@ from flopwatch_server.efficiency.schemas import (
     SourceStatus,
 )
 from flopwatch_server.efficiency.usage import Usage
+from flopwatch_server.fleet.repository.clusters import the_cluster
 
 
 def overview(
@@ -31,7 +32,7 @@ def overview(
 
     Raises NotFound for a name that is no cluster.
     """
-    found = repository.the_cluster(session, cluster)
+    found = the_cluster(session, cluster)
     present = cluster_now(session, found.id, now)
     held, nodes, queue = present.held, present.nodes, present.queue
     reporting_jobs = sum(row.reporting for row in queue)

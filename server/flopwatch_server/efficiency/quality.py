@@ -9,6 +9,7 @@ from flopwatch_server.efficiency.repository import figures, quality
 from flopwatch_server.efficiency.repository import overview as overview_repository
 from flopwatch_server.efficiency.schemas import RunEvent, RunQuality, SourceUse
 from flopwatch_server.efficiency.series import place_of
+from flopwatch_server.fleet.repository.clusters import the_cluster
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.telemetry.minutes import SAMPLES_PER_MINUTE
 from flopwatch_server.telemetry.repository import happenings
@@ -57,7 +58,7 @@ def newest_sample_at(session: Session, cluster: str, now: datetime) -> datetime 
     After `NEWEST_SAMPLE_LOOK_BACK` of silence it is the end of the newest minute; None before the
     first. Raises NotFound.
     """
-    cluster_id = overview_repository.the_cluster(session, cluster).id
+    cluster_id = the_cluster(session, cluster).id
     not_before = now - NEWEST_SAMPLE_LOOK_BACK
     newest = overview_repository.newest_sample_at(session, cluster_id, not_before, now)
     return newest or overview_repository.newest_minute_end(session, cluster_id, now)

@@ -4,10 +4,10 @@ Ratios are fractions; None is unknown.
 """
 
 from datetime import datetime
-from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flopwatch_server.database.text import Word
 from flopwatch_server.jobs.schemas import RunView
 
 
@@ -213,9 +213,6 @@ SORTS = ("job_id", "name", "user", "account", "partition", "state", "submitted_a
          "ended_at", "elapsed", "gpus", "sm_active", "tensor_active", "dram_active", "power_watts",
          "mfu", "idle_gpu_hours")  # fmt: skip
 """What the jobs list can be sorted by; with "-" before it, highest first. Unknown comes last."""
-
-# PostgreSQL's text can't hold NUL.
-Word = Annotated[str, Field(max_length=256, pattern="^[^\\x00]*$")]
 
 
 class JobQuery(BaseModel):

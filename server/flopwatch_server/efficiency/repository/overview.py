@@ -38,9 +38,8 @@ from flopwatch_server.efficiency.repository.present import (
     newest_minutes,
     state_now,
 )
-from flopwatch_server.fleet.models import Cluster, Device, Node, Placement
+from flopwatch_server.fleet.models import Device, Node, Placement
 from flopwatch_server.fleet.repository.placements import clusters_at
-from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.scheduler.models import SchedulerSource
 from flopwatch_server.scheduler.records import PENDING_STATES, RUNNING_STATES
@@ -50,14 +49,6 @@ from flopwatch_server.telemetry.repository import AnyRow, instant
 _minute = device_minutes.c
 _NODES_ASKED = 10
 _OUT_OF_SERVICE = "DOWN|DRAIN|FAIL"
-
-
-def the_cluster(session: Session, name: str) -> Cluster:
-    """The cluster of this name; NotFound if there is none."""
-    found = session.scalars(select(Cluster).where(Cluster.name == name)).first()
-    if found is None:
-        raise NotFound(f"no cluster {name}")
-    return found
 
 
 def nodes(session: Session, cluster_id: int, now: datetime, heard: datetime) -> Sequence[AnyRow]:

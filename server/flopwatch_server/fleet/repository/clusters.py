@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from flopwatch_server.fleet.models import Cluster
+from flopwatch_server.house import NotFound
 
 
 def ensure_cluster(session: Session, name: str, now: datetime, *, simulated: bool = False) -> int:
@@ -18,6 +19,14 @@ def ensure_cluster(session: Session, name: str, now: datetime, *, simulated: boo
         .on_conflict_do_nothing()
     )
     return session.scalars(select(Cluster.id).where(Cluster.name == name)).one()
+
+
+def the_cluster(session: Session, name: str) -> Cluster:
+    """The cluster of this name; NotFound if there is none."""
+    found = session.scalars(select(Cluster).where(Cluster.name == name)).first()
+    if found is None:
+        raise NotFound(f"no cluster {name}")
+    return found
 
 
 def lock_cluster(session: Session, cluster_id: int) -> None:
