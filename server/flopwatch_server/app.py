@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 import flopwatch_server.access.endpoints
 import flopwatch_server.efficiency.endpoints
 import flopwatch_server.fleet.endpoints
+import flopwatch_server.jobs.endpoints
 import flopwatch_server.jobs.feed_endpoints
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE
@@ -44,6 +45,7 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
     for module in (
         flopwatch_server.fleet.endpoints,
         flopwatch_server.jobs.feed_endpoints,
+        flopwatch_server.jobs.endpoints,
         flopwatch_server.efficiency.endpoints,
     ):
         app.include_router(module.router, prefix="/api/v1")

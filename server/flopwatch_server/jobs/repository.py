@@ -100,6 +100,28 @@ def newest_run(
     return session.execute(newest.limit(1)).first()
 
 
+def waiting(
+    session: Session, principal: Principal, cluster_id: int
+) -> Sequence[Row[str, str, int | None, str | None, int]]:
+    """The runs that wait and that `principal` may see, those that are alike together.
+
+    Gives (reason, account, GPUs of each, id of the rest of an array or None, how many).
+    """
+    is_rest = Run.array_job_id.is_not(None) & Run.array_task_id.is_(None)
+    alike = (Run.reason, Run.account, Run.gpu_count, case((is_rest, Run.display_id)))
+    return session.execute(
+        select(*alike, func.count())
+        .where(
+            _scheduled(cluster_id),
+            Run.state == any_(_PENDING),
+            Run.ended_at.is_(None),
+            Run.vanished_at.is_(None),
+            may_see(principal, Run.user_name, Run.account),
+        )
+        .group_by(*alike)
+    ).all()
+
+
 def open_runs(session: Session, cluster_id: int) -> dict[Key, Known]:
     """What is known of the runs of a cluster that have no end, by raw job id and submit time."""
     return _known(session, cluster_id, Run.ended_at.is_(None))

@@ -4,6 +4,8 @@ from datetime import datetime
 
 from pydantic import BaseModel
 
+from flopwatch_server.jobs.pending import PendingClass
+
 
 class RunView(BaseModel):
     """One run. `job_id` is the id that its owner knows (array 123_4, het 10+1).
@@ -56,3 +58,26 @@ class AllocationView(BaseModel):
     allocated_from: datetime
     source: str
     confidence: str
+
+
+class WaitingGroup(BaseModel):
+    """What waits for reasons of one class in one account.
+
+    `tasks` counts each waiting task of an array, where Slurm tells them all; `gpus` is what they
+    ask for. `unknown_runs` are those of `runs` that are not in it: nobody told how many GPUs, or
+    how many tasks.
+    """
+
+    pending_class: PendingClass
+    account: str
+    runs: int = 0
+    tasks: int = 0
+    gpus: int = 0
+    unknown_runs: int = 0
+
+
+class WaitingDemand(BaseModel):
+    """All that waits on a cluster, by class and account."""
+
+    cluster: str
+    groups: list[WaitingGroup]
