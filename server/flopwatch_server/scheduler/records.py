@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -102,6 +102,65 @@ class NodeRecord:
     partitions: tuple[str, ...] = ()
 
 
+AdminLevel = Literal["None", "Operator", "Administrator"]
+"""What a user may do to the scheduler, in Slurm's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssociationRecord:
+    """A user in an account or, with `user` None, the account itself: what holds shares.
+
+    `parent` is the account above an account; a user's is their account. `raw_shares` None means
+    that it has none of its own: its parent's count. `partition` is empty unless it is for one
+    partition alone.
+    """
+
+    account: str
+    user: str | None = None
+    parent: str | None = None
+    raw_shares: int | None = None
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user, and the accounts that they look after (`coordinates`), with those below."""
+
+    name: str
+    admin_level: AdminLevel = "None"
+    coordinates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRecord:
+    """The fair share of an association now, as sshare(1) defines it; ratios are fractions.
+
+    `norm_shares` is its part of the shares on its level of the tree, `effective_usage` of what was
+    used there; `raw_usage` is in weighted resource-seconds and decays. `fair_share` is its factor
+    in the priority of jobs, from 0 to 1. `level_fs` is the two parts' ratio: below 1 it has used
+    more than its share. It is `math.inf` while nothing has been used, which is not unknown (None):
+    nobody on its level comes before it.
+    """
+
+    account: str
+    user: str | None = None
+    partition: str = ""
+    raw_shares: int | None = None
+    norm_shares: float | None = None
+    raw_usage: int | None = None
+    effective_usage: float | None = None
+    fair_share: float | None = None
+    level_fs: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Everybody on a cluster: all associations, and all users that have one."""
+
+    associations: tuple[AssociationRecord, ...]
+    users: tuple[UserRecord, ...]
+
+
 class SchedulerError(Exception):
     """A call to the scheduler failed or answered in an unknown shape; the text names which."""
 
@@ -123,4 +182,12 @@ class Scheduler(Protocol):
 
     def nodes(self) -> Sequence[NodeRecord]:
         """All nodes and their states."""
+        ...
+
+    def people(self) -> People:
+        """All associations and users."""
+        ...
+
+    def shares(self) -> Sequence[ShareRecord]:
+        """The fair share of all associations."""
         ...

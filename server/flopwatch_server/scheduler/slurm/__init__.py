@@ -1,4 +1,4 @@
-"""Slurm, read through its own commands: squeue, sacct and sinfo, 22.05 and newer."""
+"""Slurm, read through its own commands, 22.05 and newer."""
 
 import logging
 from collections import Counter
@@ -6,12 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from flopwatch_server.scheduler.records import JobRecord, NodeGpus, NodeRecord, SchedulerError
+from flopwatch_server.scheduler.records import (
+    JobRecord,
+    NodeGpus,
+    NodeRecord,
+    People,
+    SchedulerError,
+    ShareRecord,
+)
 from flopwatch_server.scheduler.slurm.accounting import read_ended
+from flopwatch_server.scheduler.slurm.accounts import read_associations, read_users
 from flopwatch_server.scheduler.slurm.client import Client, Runner, run_command
 from flopwatch_server.scheduler.slurm.detail import read_gpus
 from flopwatch_server.scheduler.slurm.nodes import read_nodes
 from flopwatch_server.scheduler.slurm.queue import read_queue
+from flopwatch_server.scheduler.slurm.shares import read_shares
 from flopwatch_server.scheduler.slurm.table import Answer
 
 __all__ = ["Slurm"]
@@ -53,6 +62,17 @@ class Slurm:
     def nodes(self) -> Sequence[NodeRecord]:
         """All nodes and their states."""
         return self._records("nodes", read_nodes(self._client))
+
+    def people(self) -> People:
+        """All associations, and the users that have one on this cluster; slurmdbd must run."""
+        associations = self._records("associations", read_associations(self._client))
+        names = {association.user for association in associations}
+        users = self._records("users", read_users(self._client))
+        return People(tuple(associations), tuple(user for user in users if user.name in names))
+
+    def shares(self) -> Sequence[ShareRecord]:
+        """The fair share of all associations; PriorityType must be priority/multifactor."""
+        return self._records("shares", read_shares(self._client))
 
     def _records(self, call: str, answer: Answer[Record]) -> list[Record]:
         if answer.refused:
