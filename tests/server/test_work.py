@@ -9,14 +9,15 @@ from sqlalchemy import select
 
 from flopwatch_server.house import House
 from flopwatch_server.jobs.models import Run
-from flopwatch_server.scheduler.models import SchedulerSource
+from flopwatch_server.scheduler.models import SchedulerRefusal, SchedulerSource
 from flopwatch_server.scheduler.records import (
     JobRecord,
     NodeGpus,
     NodeRecord,
+    Refusal,
     SchedulerError,
 )
-from flopwatch_server.work.poll import SlurmPoll
+from flopwatch_server.work.poll import ACCOUNTING, SOURCE, SlurmPoll
 from flopwatch_server.work.runner import Runner, run_once
 from flopwatch_server.work.tasks import Task
 
@@ -97,21 +98,33 @@ class ToldSlurm:
         self.closed: list[JobRecord] = []
         self.held: dict[int, tuple[NodeGpus, ...]] = {}
         self.asked: list[int] = []
-        self.windows: list[datetime] = []
+        self.windows: list[tuple[datetime, datetime | None]] = []
+        self.unreadable: list[Refusal] = []
         self.down = False
+        self.calls = 0
+        self.takes = lambda: None
 
     def queue(self) -> list[JobRecord]:
+        self.calls += 1
+        self.takes()
         if self.down:
             raise SchedulerError("squeue: connection refused")
         return self.jobs
 
-    def gpus(self, raw_job_ids: list[int]) -> dict[int, tuple[NodeGpus, ...]]:
-        self.asked += raw_job_ids
-        return {raw: self.held[raw] for raw in raw_job_ids if raw in self.held}
+    def gpus(self, started: list[JobRecord]) -> dict[int, tuple[NodeGpus, ...]]:
+        ids = [job.raw_job_id for job in started]
+        self.asked += ids
+        return {raw: self.held[raw] for raw in ids if raw in self.held}
 
-    def ended(self, since: datetime) -> list[JobRecord]:
-        self.windows.append(since)
+    def ended(self, since: datetime, until: datetime | None = None) -> list[JobRecord]:
+        if self.down:
+            raise SchedulerError("sacct: connection refused")
+        self.windows.append((since, until))
         return self.closed
+
+    def refusals(self) -> list[Refusal]:
+        told, self.unreadable = self.unreadable, []
+        return told
 
     def nodes(self) -> list[NodeRecord]:
         return []
@@ -133,9 +146,14 @@ class Poll:
         self.tasks = SlurmPoll("granite", self.slurm)
         self.database = house.database
 
-    def source(self) -> SchedulerSource:
+    def after(self, **passed: float) -> None:
+        """Move the clock, from where it is."""
+        self.now += timedelta(**passed)
+
+    def source(self, kind: str = SOURCE) -> SchedulerSource:
         with self.database.session() as session:
-            return session.scalars(select(SchedulerSource)).one()
+            of_kind = select(SchedulerSource).where(SchedulerSource.kind == kind)
+            return session.scalars(of_kind).one()
 
 
 @pytest.fixture
@@ -167,15 +185,102 @@ def test_a_silent_slurm_is_noted_since_its_first_failure_and_loses_no_run(poll: 
         run = session.scalars(select(Run)).one()
         assert (run.state, run.vanished_at, run.ended_at) == ("RUNNING", None, None)
     poll.slurm.down = False
+    poll.after(minutes=1)
     poll.tasks.read_queue(poll.house)
     assert poll.source().error is None
+
+
+def test_a_slurm_that_fails_is_asked_again_after_as_long_as_it_has_been_failing(
+    poll: Poll,
+) -> None:
+    poll.slurm.down = True
+    tried = []
+    for second in range(0, 1201, 30):
+        poll.now = T0 + timedelta(seconds=second)
+        poll.slurm.calls = 0
+        poll.tasks.read_queue(poll.house)
+        tried += [second] if poll.slurm.calls else []
+    assert tried == [0, 30, 60, 120, 240, 480, 780, 1080]
+
+
+@pytest.mark.parametrize(("took", "rest"), [(2.0, 0.0), (3.0, 30.0), (9.0, 90.0), (60.0, 300.0)])
+def test_a_slow_slurm_is_asked_a_tenth_of_the_time(poll: Poll, took: float, rest: float) -> None:
+    poll.slurm.takes = lambda: poll.after(seconds=took)
+    poll.tasks.read_queue(poll.house)
+    source = poll.source()
+    assert source.rests_until == T0 + timedelta(seconds=took + rest)
+    for early, calls in ((0.001, 1), (0.0, 2)):
+        poll.now = T0 + timedelta(seconds=took + rest - early)
+        poll.tasks.read_queue(poll.house)
+        assert poll.slurm.calls == calls
+
+
+def test_a_clock_that_was_set_back_does_not_silence_slurm(poll: Poll) -> None:
+    poll.slurm.takes = lambda: poll.after(seconds=9)
+    poll.tasks.read_queue(poll.house)
+    poll.now = T0 - timedelta(days=1)
+    poll.slurm.calls = 0
+    poll.tasks.read_queue(poll.house)
+    assert poll.slurm.calls == 1
+
+
+def test_accounting_that_fails_does_not_hide_that_the_queue_is_told(poll: Poll) -> None:
+    poll.tasks.read_queue(poll.house)
+    poll.slurm.down = True
+    poll.tasks.close_runs(poll.house)
+    assert poll.source().error is None
+    assert poll.source(ACCOUNTING).error == "sacct: connection refused"
+
+
+def test_what_cannot_be_read_is_remembered_by_field_with_its_newest_word(poll: Poll) -> None:
+    poll.slurm.unreadable = [Refusal("queue", "State", "State reads '1'", 2)]
+    poll.tasks.read_queue(poll.house)
+    poll.after(minutes=1)
+    poll.slurm.unreadable = [
+        Refusal("queue", "State", "State reads '\0 2'"), Refusal("queue", "QOS", "QOS reads ''"),
+    ]  # fmt: skip
+    poll.tasks.read_queue(poll.house)
+    with poll.database.session() as session:
+        rows = session.scalars(select(SchedulerRefusal).order_by(SchedulerRefusal.field.desc()))
+        assert [(row.field, row.problem, row.count, row.first_at, row.last_at) for row in rows] == [
+            ("State", "State reads ' 2'", 3, T0, poll.now),
+            ("QOS", "QOS reads ''", 1, poll.now, poll.now),
+        ]
+
+
+def test_history_is_taken_in_back_to_thirty_days_and_never_again(poll: Poll) -> None:
+    while poll.tasks.import_history(poll.house):
+        poll.after(seconds=1)
+    begins, ends = zip(*poll.slurm.windows, strict=True)
+    assert ends[0] == T0 - timedelta(hours=24)
+    assert begins[:-1] == ends[1:]
+    assert {end - begin for begin, end in poll.slurm.windows if end} == {timedelta(hours=6)}
+    assert T0 - timedelta(days=30, hours=6) < begins[-1] <= T0 - timedelta(days=30)
+    poll.slurm.windows.clear()
+    poll.after(days=2)
+    assert poll.tasks.import_history(poll.house) is False
+    assert poll.slurm.windows == []
+
+
+def test_history_goes_on_where_slurm_failed(poll: Poll) -> None:
+    assert poll.tasks.import_history(poll.house)
+    poll.slurm.down = True
+    assert poll.tasks.import_history(poll.house) is False
+    poll.slurm.down = False
+    poll.after(minutes=5)
+    assert poll.tasks.import_history(poll.house)
+    assert [end for _, end in poll.slurm.windows] == [
+        T0 - timedelta(hours=24), T0 - timedelta(hours=30),
+    ]  # fmt: skip
 
 
 def test_windows_of_accounting_overlap_by_ten_minutes(poll: Poll) -> None:
     poll.tasks.close_runs(poll.house)
     poll.now = T0 + timedelta(minutes=1)
     poll.tasks.close_runs(poll.house)
-    assert poll.slurm.windows == [T0 - timedelta(hours=24), T0 - timedelta(minutes=10)]
+    assert poll.slurm.windows == [
+        (T0 - timedelta(hours=24), None), (T0 - timedelta(minutes=10), None),
+    ]  # fmt: skip
 
 
 def test_a_run_is_closed_once_however_often_accounting_tells_it(poll: Poll) -> None:

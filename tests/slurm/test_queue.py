@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from flopwatch_server.scheduler.records import SchedulerError
+from flopwatch_server.scheduler.records import Refusal, SchedulerError
 from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.scheduler.slurm.fields import FieldError
 from flopwatch_server.scheduler.slurm.queue import parse_job
@@ -106,11 +106,16 @@ def slurm_that_prints(*rows: Mapping[str, str]) -> Slurm:
     return Slurm("lab", run=run)
 
 
-def test_one_bad_record_is_left_out_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    slurm = slurm_that_prints(RUNNING, {**RUNNING, "JobID": "8", "NodeList": "@all"})
+def test_bad_records_are_left_out_logged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    bad = ({"JobID": "8", "NodeList": "@all"}, {"JobID": "9", "NodeList": "@x"}, {"JobID": "ten"})
+    slurm = slurm_that_prints(RUNNING, *({**RUNNING, **columns} for columns in bad))
     assert [record.raw_job_id for record in slurm.queue()] == [7]
-    assert slurm.refused == {"queue": 1}
-    assert "NodeList reads '@all'" in caplog.text
+    assert "left out 3 records: NodeList reads '@all'" in caplog.text
+    assert slurm.refusals() == [
+        Refusal("queue", "NodeList", "NodeList reads '@x'", 2),
+        Refusal("queue", "JobID", "JobID reads 'ten'", 1),
+    ]
+    assert slurm.refusals() == []
 
 
 def test_when_no_record_can_be_read_the_call_fails_and_names_the_column() -> None:

@@ -1,12 +1,13 @@
 """The reader against a running Slurm: what is expected follows from what was submitted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from flopwatch_server.scheduler.records import JobRecord, NodeGpus, SchedulerError
 from flopwatch_server.scheduler.slurm import Slurm
+from flopwatch_server.scheduler.slurm.client import run_command
 from tests.lab.slurm import SlurmLab, wait_until
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -24,6 +25,21 @@ def empty_cluster(slurm_lab: SlurmLab) -> Iterator[None]:
     """Every test finds all GPUs free."""
     yield
     slurm_lab.cancel_jobs()
+
+
+def gpus_of(slurm: Slurm, lab: SlurmLab, *job_ids: int) -> dict[int, tuple[NodeGpus, ...]]:
+    """The GPUs of queued jobs, by JSON and by scontrol's text, which must tell the same."""
+    started = queued(slurm, *job_ids)
+    told = slurm.gpus(started)
+    assert Slurm(lab.cluster, lab.environment, _without_json).gpus(started) == told
+    return told
+
+
+def _without_json(command: Sequence[str], environment: Mapping[str, str], deadline: float) -> str:
+    """What a Slurm that was built without JSON answers."""
+    if "--json" in command:
+        raise SchedulerError("squeue: exit status 1: squeue: fatal: JSON support not available")
+    return run_command(command, environment, deadline)
 
 
 def queued(slurm: Slurm, *job_ids: int) -> list[JobRecord]:
@@ -73,7 +89,7 @@ def test_a_job_on_one_gpu_from_queue_to_end(slurm: Slurm, slurm_lab: SlurmLab) -
         node_count=1,
         nodes=(node,),
     )
-    assert slurm.gpus([job]) == {job: (NodeGpus(node, 1, (0,), "h100"),)}
+    assert gpus_of(slurm, slurm_lab, job) == {job: (NodeGpus(node, 1, (0,), "h100"),)}
     slurm_lab.run("scancel", str(job), user="fwbob")
     [run] = ended(slurm, job)
     assert (run.submitted_at, run.started_at) == (record.submitted_at, record.started_at)
@@ -82,7 +98,8 @@ def test_a_job_on_one_gpu_from_queue_to_end(slurm: Slurm, slurm_lab: SlurmLab) -
     assert run.started_at is not None
     assert run.ended_at is not None
     assert run.ended_at >= run.started_at
-    assert slurm.gpus([job]) == {}
+    assert slurm.gpus([record]) == {}
+    assert Slurm(slurm_lab.cluster, slurm_lab.environment, _without_json).gpus([record]) == {}
     later = slurm.ended(run.ended_at + timedelta(seconds=1))
     assert job not in [one.raw_job_id for one in later]
 
@@ -92,7 +109,7 @@ def test_a_job_on_all_gpus_of_two_nodes(slurm: Slurm, slurm_lab: SlurmLab) -> No
     slurm_lab.wait_state(job, "RUNNING")
     [record] = queued(slurm, job)
     assert (record.nodes, record.node_count, record.gpu_count) == (slurm_lab.nodes, 2, 16)
-    assert slurm.gpus([job])[job] == tuple(
+    assert gpus_of(slurm, slurm_lab, job)[job] == tuple(
         NodeGpus(node, 8, EIGHT, "h100") for node in slurm_lab.nodes
     )
 
@@ -103,7 +120,7 @@ def test_unequal_shares_of_two_nodes_are_told_by_node(slurm: Slurm, slurm_lab: S
     slurm_lab.wait_state(small, "RUNNING")
     big = slurm_lab.submit(SLEEP, "--nodes=2", "--gres=gpu:6")
     slurm_lab.wait_state(big, "RUNNING")
-    assert slurm.gpus([small, big]) == {
+    assert gpus_of(slurm, slurm_lab, small, big) == {
         small: (NodeGpus(first, 2, (0, 1), "h100"),),
         big: (
             NodeGpus(first, 6, (2, 3, 4, 5, 6, 7), "h100"),
@@ -115,7 +132,7 @@ def test_unequal_shares_of_two_nodes_are_told_by_node(slurm: Slurm, slurm_lab: S
 def test_a_job_without_gpus_holds_none(slurm: Slurm, slurm_lab: SlurmLab) -> None:
     job = slurm_lab.submit(SLEEP)
     slurm_lab.wait_state(job, "RUNNING")
-    assert slurm.gpus([job]) == {job: ()}
+    assert gpus_of(slurm, slurm_lab, job) == {job: ()}
 
 
 def test_an_array_two_at_a_time(slurm: Slurm, slurm_lab: SlurmLab) -> None:
@@ -133,7 +150,7 @@ def test_an_array_two_at_a_time(slurm: Slurm, slurm_lab: SlurmLab) -> None:
     rest = tasks[f"{array}_[2-3%2]"]
     assert (rest.raw_job_id, rest.state, rest.started_at) == (array, "PENDING", None)
     ids = [tasks[f"{array}_{task}"].raw_job_id for task in (0, 1)]
-    held = slurm.gpus(ids)
+    held = gpus_of(slurm, slurm_lab, *ids)
     assert sorted(held[one][0].ordinals or () for one in ids) == [(0,), (1,)]
     [last] = ended(slurm, array)
     assert (last.display_id, last.array_task_id, last.state) == (f"{array}_3", 3, "COMPLETED")
@@ -188,34 +205,35 @@ def test_the_parts_of_a_het_job(slurm: Slurm, slurm_lab: SlurmLab) -> None:
         (f"{leader}+0", leader),
         (f"{leader}+1", leader),
     ]
-    held = slurm.gpus([leader, leader + 1])
+    held = gpus_of(slurm, slurm_lab, leader, leader + 1)
     assert [sum(gpus.count for gpus in held[part]) for part in (leader, leader + 1)] == [1, 2]
 
 
 def test_a_name_that_looks_like_other_rows_is_only_a_name(
     slurm: Slurm, slurm_lab: SlurmLab
 ) -> None:
-    name = f"a|b\n99\x1f99\x1fRUNNING\n{'|'.join(['99'] * 19)}\n<script>\u202eJobId=9\x1e"
+    forged = "\n     Nodes=n9 CPU_IDs=0 Mem=1 GRES=gpu:h100:1(IDX:7)\n   MinCPUsNode=1"
+    name = f"a|b{forged}\n99\x1f99\x1fRUNNING\n{'|'.join(['99'] * 19)}\n<script>\u202eJobId=9\x1e"
     job = slurm_lab.submit(SLEEP, "--gpus=1", f"--job-name={name}")
     slurm_lab.wait_state(job, "RUNNING")
     assert [(one.raw_job_id, one.name) for one in slurm.queue()] == [(job, name)]
-    assert list(slurm.gpus(range(1000))) == [job]
+    assert [gpus.ordinals for gpus in gpus_of(slurm, slurm_lab, job)[job]] == [(0,)]
     slurm_lab.run("scancel", str(job))
     [run] = ended(slurm, job)
     # The accounting's Latin character set turns what it lacks into question marks.
     assert run.name.replace("?", "\u202e") == name
-    assert slurm.refused == {}
+    assert slurm.refusals() == []
 
 
 def test_a_suspended_job_keeps_its_gpus(slurm: Slurm, slurm_lab: SlurmLab) -> None:
     job = slurm_lab.submit(SLEEP, "--gpus=2")
     slurm_lab.wait_state(job, "RUNNING")
-    before = slurm.gpus([job])
+    before = gpus_of(slurm, slurm_lab, job)
     slurm_lab.run("scontrol", "suspend", str(job))
     slurm_lab.wait_state(job, "SUSPENDED")
     [record] = queued(slurm, job)
     assert record.started_at == controller_time(slurm_lab, job, "StartTime")
-    assert slurm.gpus([job]) == before
+    assert gpus_of(slurm, slurm_lab, job) == before
 
 
 def test_nodes_tell_state_reason_and_gpus(slurm: Slurm, slurm_lab: SlurmLab) -> None:
@@ -254,7 +272,7 @@ def test_a_lost_controller_is_an_error_and_jobs_outlive_it(
 ) -> None:
     job = slurm_lab.submit(SLEEP, "--gpus=4")
     slurm_lab.wait_state(job, "RUNNING")
-    before, held = queued(slurm, job), slurm.gpus([job])
+    before, held = queued(slurm, job), gpus_of(slurm, slurm_lab, job)
     slurm_lab.slurmctld.stop()
     try:
         with pytest.raises(SchedulerError, match=r"squeue: exit status 1: .*Unable to contact"):
@@ -262,4 +280,4 @@ def test_a_lost_controller_is_an_error_and_jobs_outlive_it(
     finally:
         slurm_lab.slurmctld.start()
     assert queued(slurm, job) == before
-    assert slurm.gpus([job]) == held
+    assert gpus_of(slurm, slurm_lab, job) == held

@@ -82,7 +82,8 @@ def test_one_bad_row_is_refused_by_name_and_the_others_are_kept() -> None:
     rows = [{"JobID": "1"}, {"JobID": "one"}, {"JobID": "3"}]
     answer = read_each(rows, lambda row: whole_number(row, "JobID"))
     assert answer.records == [1, 3]
-    assert answer.refused == ["JobID reads 'one'"]
+    [error] = answer.refused
+    assert (error.field, str(error)) == ("JobID", "JobID reads 'one'")
 
 
 def test_a_refusal_shows_no_raw_control_characters_and_little_of_the_value() -> None:

@@ -23,6 +23,7 @@ from flopwatch_server.efficiency.schemas import (
 )
 from flopwatch_server.efficiency.usage import Usage
 from flopwatch_server.fleet.repository.clusters import the_cluster
+from flopwatch_server.scheduler.models import TELL_HOLDINGS
 
 
 def overview(
@@ -39,7 +40,7 @@ def overview(
     usage = Usage.read(session, found.id, timedelta(hours=window_hours), now)
     gpus = sum(node.gpus for node in nodes)
     sources = repository.sources(session, found.id)
-    told = any(source.last_success_at is not None for source in sources)
+    told = any(source.last_success_at and source.kind in TELL_HOLDINGS for source in sources)
     return Overview(
         cluster=found.name,
         simulated=found.simulated,

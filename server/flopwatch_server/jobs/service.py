@@ -82,13 +82,15 @@ def attribute(session: Session, cluster_id: int, now: datetime) -> None:
     repository.weigh_processes(session, cluster_id)
 
 
-def starts_without_gpus(session: Session, cluster_id: int, jobs: Iterable[JobRecord]) -> list[int]:
-    """Raw ids of running jobs whose GPUs have not been asked for: once for every start."""
+def starts_without_gpus(
+    session: Session, cluster_id: int, jobs: Iterable[JobRecord]
+) -> list[JobRecord]:
+    """Running jobs whose GPUs have not been asked for: once for every start."""
     running = {_key(job): job for job in jobs if job.state in RUNNING_STATES and job.gpu_count != 0}
     known = repository.runs_of(session, cluster_id, (raw_job_id for raw_job_id, _ in running))
     ids = {key: known[key].id for key in running if key in known}
     asked = repository.with_allocations(session, ids.values())
-    return [job.raw_job_id for key, job in running.items() if ids.get(key) not in asked]
+    return [job for key, job in running.items() if ids.get(key) not in asked]
 
 
 def _is_news(job: JobRecord, known: Known | None) -> bool:
@@ -199,7 +201,7 @@ def _resolve(session: Session, cluster_id: int, now: datetime) -> None:
     """Give allocations the device that sits at their ordinal, as far as that is known.
 
     A run may be told when it is over already, or before its nodes' agents have ever reported; that
-    the device sat there then is only assumed.
+    the device sat there then is only assumed, unless gres.conf says where it sits.
     """
     waiting = repository.unresolved(session, cluster_id, now - _RESOLVED_LATE)
     devices = fleet.current_devices(session, {allocation.node_id for allocation in waiting})
@@ -207,6 +209,7 @@ def _resolve(session: Session, cluster_id: int, now: datetime) -> None:
         ordinal = allocation.gres_ordinal
         found = None if ordinal is None else devices.get((allocation.node_id, ordinal))
         if found is not None:
-            allocation.device_id, _ = found
-            allocation.confidence = "likely" if allocation.valid_to is None else "assumed"
+            allocation.device_id, source = found
+            is_likely = allocation.valid_to is None or source == fleet.GRES_CONF
+            allocation.confidence = "likely" if is_likely else "assumed"
     session.flush()

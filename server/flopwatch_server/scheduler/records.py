@@ -5,7 +5,7 @@ a figure that the scheduler does not tell is None, never 0. Free text (names, co
 and carried as it is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -161,6 +161,19 @@ class People:
     users: tuple[UserRecord, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Records of unknown shape that were left out: how many of which call, for which field.
+
+    `problem` shows what stood there in the newest of them.
+    """
+
+    call: str
+    field: str
+    problem: str
+    count: int = 1
+
+
 class SchedulerError(Exception):
     """A call to the scheduler failed or answered in an unknown shape; the text names which."""
 
@@ -172,12 +185,16 @@ class Scheduler(Protocol):
         """All pending and running jobs, without `gpus`: the hot call of every poll."""
         ...
 
-    def gpus(self, raw_job_ids: Iterable[int]) -> dict[int, tuple[NodeGpus, ...]]:
-        """Which GPUs these running jobs hold. Asked once for every start: never available again."""
+    def gpus(self, started: Sequence[JobRecord]) -> dict[int, tuple[NodeGpus, ...]]:
+        """Which GPUs these running jobs hold, by raw job id. Asked once for every start, and told
+        as long as the job runs: never again. One that is missing is asked for another time."""
         ...
 
-    def ended(self, since: datetime) -> Sequence[JobRecord]:
-        """Runs that ended after `since`, with their final state and times, each once."""
+    def ended(self, since: datetime, until: datetime | None = None) -> Sequence[JobRecord]:
+        """Runs that ended after `since`, with their final state and times, each once.
+
+        Of those that ended at or after `until` some may be missing.
+        """
         ...
 
     def nodes(self) -> Sequence[NodeRecord]:
@@ -190,4 +207,8 @@ class Scheduler(Protocol):
 
     def shares(self) -> Sequence[ShareRecord]:
         """The fair share of all associations."""
+        ...
+
+    def refusals(self) -> Sequence[Refusal]:
+        """What was left out since this was last asked."""
         ...

@@ -13,12 +13,19 @@ from flopwatch_server.scheduler.repository import sources
 
 log = logging.getLogger(__name__)
 SOURCE = "slurm"
+ACCOUNTING = "slurm accounting"
 _OVERLAP = timedelta(minutes=10)
 _FIRST_WINDOW = timedelta(hours=24)
+_HISTORY = timedelta(days=30)
+_HISTORY_WINDOW = timedelta(hours=6)  # of a busy site some ten thousand runs
 
 
 class SlurmPoll:
-    """The two periodic questions to one cluster's Slurm."""
+    """The periodic questions to one cluster's Slurm.
+
+    Each is noted for the pages: whether it was answered, and since when it is not. One that fails
+    or takes long is asked less often.
+    """
 
     def __init__(self, cluster: str, scheduler: Scheduler) -> None:
         self._cluster = cluster
@@ -26,32 +33,46 @@ class SlurmPoll:
 
     def read_queue(self, house: House) -> None:
         """Bring pending and running jobs, their GPUs and the nodes up to date."""
-        self._noting(house, self._read_queue)
+        self._noting(house, SOURCE, self._read_queue)
 
     def close_runs(self, house: House) -> None:
         """Close runs that accounting says have ended. The windows overlap: slurmdbd may lag."""
-        self._noting(house, self._close_runs)
+        self._noting(house, ACCOUNTING, self._close_runs)
 
-    def _noting(self, house: House, turn: Callable[[House, int], None]) -> None:
-        """Run one turn and keep for the pages whether the scheduler answered."""
+    def import_history(self, house: House) -> bool:
+        """Take in runs that ended before the first poll, six hours at a time; whether more wait."""
+        return bool(self._noting(house, ACCOUNTING, self._import_history))
+
+    def _noting(
+        self, house: House, kind: str, turn: Callable[[House, int], bool | None]
+    ) -> bool | None:
+        """What one turn answers; None where the scheduler failed, or has its rest."""
+        began = house.clock()
         with house.database.session() as session:
-            cluster_id = ensure_cluster(session, self._cluster, house.clock())
+            cluster_id = ensure_cluster(session, self._cluster, began)
+            if sources.is_resting(session, cluster_id, kind, began):
+                return None
+        answer, error = None, None
         try:
-            turn(house, cluster_id)
-        except SchedulerError as error:
-            log.warning("cluster %s: %s", self._cluster, error)
-            with house.database.session() as session:
-                sources.failed(session, cluster_id, SOURCE, str(error), house.clock())
-        else:
-            with house.database.session() as session:
-                sources.succeeded(session, cluster_id, SOURCE, house.clock())
+            answer = turn(house, cluster_id)
+        except SchedulerError as raised:
+            log.warning("cluster %s: %s", self._cluster, raised)
+            error = str(raised)
+        now = house.clock()
+        with house.database.session() as session:
+            if error is None:
+                sources.succeeded(session, cluster_id, kind, now, now - began)
+            else:
+                sources.failed(session, cluster_id, kind, error, now, now - began)
+            sources.refused(session, cluster_id, self._scheduler.refusals(), now)
+        return answer
 
     def _read_queue(self, house: House, cluster_id: int) -> None:
         queue = list(self._scheduler.queue())
         nodes = self._scheduler.nodes()
         with house.database.session() as session:
-            starts = jobs.starts_without_gpus(session, cluster_id, queue)
-        held = self._scheduler.gpus(starts) if starts else {}
+            started = jobs.starts_without_gpus(session, cluster_id, queue)
+        held = self._scheduler.gpus(started) if started else {}
         told = [
             replace(job, gpus=held[job.raw_job_id]) if job.raw_job_id in held else job
             for job in queue
@@ -64,12 +85,32 @@ class SlurmPoll:
     def _close_runs(self, house: House, cluster_id: int) -> None:
         now = house.clock()
         with house.database.session() as session:
-            closed_until = sources.closed_until(session, cluster_id, SOURCE)
+            closed_until = sources.closed_until(session, cluster_id, ACCOUNTING)
         since = closed_until - _OVERLAP if closed_until else now - _FIRST_WINDOW
-        ended = _only_ended(self._scheduler.ended(since), now)
+        self._take_ended(house, cluster_id, since)
+        with house.database.session() as session:
+            sources.closed(session, cluster_id, ACCOUNTING, now)
+
+    def _import_history(self, house: House, cluster_id: int) -> bool:
+        now = house.clock()
+        with house.database.session() as session:
+            known_from = sources.history_from(session, cluster_id, ACCOUNTING)
+        until = known_from or now - _FIRST_WINDOW
+        if until <= now - _HISTORY:
+            return False
+        since = until - _HISTORY_WINDOW
+        self._take_ended(house, cluster_id, since, until)
+        with house.database.session() as session:
+            sources.imported(session, cluster_id, ACCOUNTING, since)
+        return True
+
+    def _take_ended(
+        self, house: House, cluster_id: int, since: datetime, until: datetime | None = None
+    ) -> None:
+        now = house.clock()
+        ended = _only_ended(self._scheduler.ended(since, until), now)
         with house.database.session() as session:
             jobs.apply_records(session, cluster_id, ended, (), now, complete=False, source=SOURCE)
-            sources.closed(session, cluster_id, SOURCE, now)
 
 
 def _only_ended(records: Iterable[JobRecord], now: datetime) -> list[JobRecord]:

@@ -15,6 +15,7 @@ from flopwatch_server.work.poll import SlurmPoll
 from flopwatch_server.work.tasks import Task
 
 _CLOSE_PERIOD_SECONDS = 60
+_HISTORY_PERIOD_SECONDS = 120
 
 
 def periodic_tasks(settings: Settings) -> list[Task]:
@@ -35,6 +36,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
         tasks += [
             Task("slurm queue", settings.slurm_poll_seconds, poll.read_queue),
             Task("slurm accounting", _CLOSE_PERIOD_SECONDS, poll.close_runs),
+            Task("slurm history", _HISTORY_PERIOD_SECONDS, poll.import_history),
         ]
     return tasks
 

@@ -10,7 +10,7 @@ from flopwatch_dashboard.format import DASH, count, plural
 from flopwatch_dashboard.freshness import freshness
 from flopwatch_dashboard.pages import Shown
 from flopwatch_dashboard.pages.overview.data import OverviewData, shape_of
-from flopwatch_dashboard.pages.overview.words import source_state
+from flopwatch_dashboard.pages.overview.words import source_name, source_state
 from flopwatch_dashboard.services import Visit, call, server_address
 from flopwatch_server.efficiency.schemas import Overview
 
@@ -117,8 +117,7 @@ def _checks_card(found: Overview | None, sign_in: str, now: datetime) -> Compone
     checks = [
         ("Database", "ready"),
         ("Ingest", "listening, 0 samples"),
-        *(("Slurm" if source.kind == "slurm" else "Scheduler feed", source_state(source, now))
-          for source in sources),
+        *((source_name(source), source_state(source, now)) for source in sources),
         ("Sign-in", sign_in),
     ]  # fmt: skip
     if not sources:

@@ -9,11 +9,16 @@ from flopwatch_dashboard.format import age, count, percent, plural
 from flopwatch_dashboard.words import NOT_TOLD, gpus_in_words
 from flopwatch_server.efficiency.schemas import JobRow, Overview, SourceStatus
 
+_AS_TOLD = "Jobs are shown as last told."
 _SOURCES = {
-    "slurm": "Slurm",
-    "feed": "The scheduler feed",
-    "local": "The machines without a scheduler",
+    "slurm": ("Slurm", _AS_TOLD),
+    "slurm accounting": ("Slurm's accounting", "How jobs ended is told once it answers again."),
+    "slurm shares": ("Slurm's fair share", "Shares are shown as last told."),
+    "feed": ("The scheduler feed", _AS_TOLD),
+    "local": ("The machines without a scheduler", _AS_TOLD),
 }
+"""Who is asked, and what it means that no answer comes."""
+
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ATTENTION_ROWS = 10
 """The service tells no more jobs than this that need attention."""
@@ -71,10 +76,15 @@ def source_problem(source: SourceStatus, now: datetime) -> str | None:
     """What is wrong with a scheduler's source; None if it answers."""
     if source.error is None:
         return None
-    name = _SOURCES[source.kind]
+    name, meaning = _SOURCES[source.kind]
     since = source.error_since
     long = f" for {age((now - since).total_seconds())}" if since else ""
-    return f"{name} has not answered{long}: {source.error}. Jobs are shown as last told."
+    return f"{name} has not answered{long}: {source.error}. {meaning}"
+
+
+def source_name(source: SourceStatus) -> str:
+    """Who is asked: "Slurm's accounting"."""
+    return _SOURCES[source.kind][0]
 
 
 def source_state(source: SourceStatus, now: datetime) -> str:

@@ -1,32 +1,65 @@
 """Keeping account of how the conversation with a scheduler goes, for the pages."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from flopwatch_server.database.text import storable
-from flopwatch_server.scheduler.models import SchedulerSource
+from flopwatch_server.scheduler.models import SchedulerRefusal, SchedulerSource
+from flopwatch_server.scheduler.records import Refusal
+
+SLOW = timedelta(seconds=2)
+_REST_FOR_SLOW = 10  # times what the call took: a tenth of the time at most
+_LONGEST_REST = timedelta(minutes=5)
 
 
-def succeeded(session: Session, cluster_id: int, kind: str, now: datetime) -> None:
-    """A call worked: from now on there is no error."""
-    _set(session, cluster_id, kind, last_success_at=now, error=None, error_since=None)
+def succeeded(
+    session: Session,
+    cluster_id: int,
+    kind: str,
+    now: datetime,
+    took: timedelta = timedelta(),
+) -> None:
+    """A call worked: from now on there is no error. After a slow one the scheduler has its rest."""
+    rests_until = now + _rest(took, timedelta())
+    _set(
+        session, cluster_id, kind, last_success_at=now, error=None, error_since=None,
+        rests_until=rests_until,
+    )  # fmt: skip
 
 
-def failed(session: Session, cluster_id: int, kind: str, error: str, now: datetime) -> None:
-    """A call failed; `error_since` stays that of the first failure in a row."""
-    error = storable(error)
-    since = func.coalesce(SchedulerSource.error_since, now)
-    statement = insert(SchedulerSource).values(
-        cluster_id=cluster_id, kind=kind, error=error, error_since=now
-    )
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=["cluster_id", "kind"], set_={"error": error, "error_since": since}
-        )
-    )
+def failed(
+    session: Session,
+    cluster_id: int,
+    kind: str,
+    error: str,
+    now: datetime,
+    took: timedelta = timedelta(),
+) -> None:
+    """A call failed; `error_since` stays that of the first failure in a row.
+
+    The scheduler is asked again after as long as it has been failing, within bounds.
+    """
+    known = session.get(SchedulerSource, (cluster_id, kind), populate_existing=True)
+    since = (known and known.error_since) or now
+    rests_until = now + _rest(took, now - since)
+    _set(
+        session, cluster_id, kind, error=storable(error), error_since=since,
+        rests_until=rests_until,
+    )  # fmt: skip
+
+
+def is_resting(session: Session, cluster_id: int, kind: str, now: datetime) -> bool:
+    """Whether the scheduler should not be asked yet.
+
+    A rest that ends later than any could begin now was given by a clock that was ahead.
+    """
+    source = session.get(SchedulerSource, (cluster_id, kind))
+    until = source.rests_until if source else None
+    return until is not None and now < until <= now + _LONGEST_REST
 
 
 def closed(session: Session, cluster_id: int, kind: str, until: datetime) -> None:
@@ -40,7 +73,46 @@ def closed_until(session: Session, cluster_id: int, kind: str) -> datetime | Non
     return source.closed_until if source else None
 
 
-def _set(session: Session, cluster_id: int, kind: str, **values: datetime | None) -> None:
+def imported(session: Session, cluster_id: int, kind: str, since: datetime) -> None:
+    """Accounting has been read back to `since`."""
+    _set(session, cluster_id, kind, history_from=since)
+
+
+def history_from(session: Session, cluster_id: int, kind: str) -> datetime | None:
+    """Back to when accounting has been read; None for never."""
+    source = session.get(SchedulerSource, (cluster_id, kind))
+    return source.history_from if source else None
+
+
+def refused(session: Session, cluster_id: int, refusals: Sequence[Refusal], now: datetime) -> None:
+    """Remember what could not be read."""
+    new = insert(SchedulerRefusal)
+    statement = new.on_conflict_do_update(
+        index_elements=["cluster_id", "call", "field"],
+        set_={
+            "problem": new.excluded.problem,
+            "count": SchedulerRefusal.count + new.excluded.count,
+            "last_at": func.greatest(SchedulerRefusal.last_at, new.excluded.last_at),
+        },
+    )
+    rows = [
+        {
+            "cluster_id": cluster_id, "call": refusal.call, "field": refusal.field,
+            "problem": storable(refusal.problem), "count": refusal.count,
+            "first_at": now, "last_at": now,
+        }
+        for refusal in refusals
+    ]  # fmt: skip
+    if rows:
+        session.execute(statement, rows)
+
+
+def _rest(took: timedelta, failing_for: timedelta) -> timedelta:
+    slow = _REST_FOR_SLOW * took if took > SLOW else timedelta()
+    return min(max(slow, failing_for), _LONGEST_REST)
+
+
+def _set(session: Session, cluster_id: int, kind: str, **values: datetime | str | None) -> None:
     statement = insert(SchedulerSource).values(cluster_id=cluster_id, kind=kind, **values)
     session.execute(
         statement.on_conflict_do_update(index_elements=["cluster_id", "kind"], set_=values)

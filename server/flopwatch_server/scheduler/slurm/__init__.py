@@ -1,8 +1,7 @@
-"""Slurm, read through its own commands, 22.05 and newer."""
+"""Slurm, read through its own commands, 21.08 and newer."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -11,13 +10,14 @@ from flopwatch_server.scheduler.records import (
     NodeGpus,
     NodeRecord,
     People,
+    Refusal,
     SchedulerError,
     ShareRecord,
 )
+from flopwatch_server.scheduler.slurm import detail, detail_text
 from flopwatch_server.scheduler.slurm.accounting import read_ended
 from flopwatch_server.scheduler.slurm.accounts import read_associations, read_users
 from flopwatch_server.scheduler.slurm.client import Client, Runner, run_command
-from flopwatch_server.scheduler.slurm.detail import read_gpus
 from flopwatch_server.scheduler.slurm.nodes import read_nodes
 from flopwatch_server.scheduler.slurm.queue import read_queue
 from flopwatch_server.scheduler.slurm.shares import read_shares
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 class Slurm:
     """One Slurm cluster, as records.Scheduler wants it.
 
-    A record of unknown shape is left out, logged and counted in `refused` by the call that it came
-    from; when not one record of an answer can be read, the call raises SchedulerError naming the
-    field. `environment` (SLURM_CONF, PATH) is laid over this process's own.
+    A record of unknown shape is left out, logged, and told by `refusals`; when not one record of an
+    answer can be read, the call raises SchedulerError naming the field. `environment` (SLURM_CONF,
+    PATH) is laid over this process's own.
     """
 
     def __init__(
@@ -44,20 +44,33 @@ class Slurm:
         run: Runner = run_command,
     ) -> None:
         self.cluster = cluster
-        self.refused: Counter[str] = Counter()
         self._client = Client(environment, run)
+        self._refusals: dict[tuple[str, str], Refusal] = {}
+        self._has_json = True
 
     def queue(self) -> Sequence[JobRecord]:
         """All pending and running jobs, without `gpus`; suspended time comes from ended()."""
         return self._records("queue", read_queue(self._client))
 
-    def gpus(self, raw_job_ids: Iterable[int]) -> dict[int, tuple[NodeGpus, ...]]:
-        """The GPUs of these jobs, () for a job without any; a job that has ended is missing."""
-        return dict(self._records("gpus", read_gpus(self._client, raw_job_ids)))
+    def gpus(self, started: Sequence[JobRecord]) -> dict[int, tuple[NodeGpus, ...]]:
+        """The GPUs of these jobs, () for a job without any; a job that has ended is missing.
 
-    def ended(self, since: datetime) -> Sequence[JobRecord]:
+        Where Slurm has no JSON, many at once are asked for in several calls.
+        """
+        if self._has_json:
+            try:
+                return dict(self._records("gpus", detail.read_gpus(self._client, started)))
+            except SchedulerError as error:
+                told = detail_text.read_gpus(self._client, started)  # raises where Slurm is down
+                log.warning("%s: %s: reading scontrol from now on", self.cluster, error)
+                self._has_json = False
+        else:
+            told = detail_text.read_gpus(self._client, started)
+        return dict(self._records("gpus", told))
+
+    def ended(self, since: datetime, until: datetime | None = None) -> Sequence[JobRecord]:
         """Runs that ended at or after `since`, each once; `restarts` comes from queue()."""
-        return self._records("ended", read_ended(self._client, since))
+        return self._records("ended", read_ended(self._client, since, until))
 
     def nodes(self) -> Sequence[NodeRecord]:
         """All nodes and their states."""
@@ -74,9 +87,17 @@ class Slurm:
         """The fair share of all associations; PriorityType must be priority/multifactor."""
         return self._records("shares", read_shares(self._client))
 
+    def refusals(self) -> Sequence[Refusal]:
+        """What was left out since this was last asked, by call and field."""
+        told, self._refusals = list(self._refusals.values()), {}
+        return told
+
     def _records(self, call: str, answer: Answer[Record]) -> list[Record]:
+        for error in answer.refused:
+            known = self._refusals.get((call, error.field))
+            count = known.count + 1 if known else 1
+            self._refusals[call, error.field] = Refusal(call, error.field, str(error), count)
         if answer.refused:
-            self.refused[call] += len(answer.refused)
             first = answer.refused[0]
             if not answer.records:
                 raise SchedulerError(f"{self.cluster}: {call}: no record can be read: {first}")

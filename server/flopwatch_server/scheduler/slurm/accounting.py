@@ -43,8 +43,8 @@ _DISPLAY_ID = re.compile(
 )
 
 
-def read_ended(client: Client, since: datetime) -> Answer[JobRecord]:
-    """Runs that ended at or after `since`, to the second, each once.
+def read_ended(client: Client, since: datetime, until: datetime | None) -> Answer[JobRecord]:
+    """Runs that ended at or after `since`, to the second, and before `until` if told; each once.
 
     For about two seconds the row of a short job has no partition, no limit and a made-up name: its
     end was stored before its start. Such a row is left out and told by a later, overlapping call.
@@ -54,14 +54,18 @@ def read_ended(client: Client, since: datetime) -> Answer[JobRecord]:
         "sacct",
         *("--allusers", "--allocations", "--duplicates", "--local", "--noheader"),
         *("--parsable2", f"--delimiter={mark}", f"--format={','.join(COLUMNS)}"),
-        *(f"--state={ENDED}", f"--starttime={since.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"),
-        "--endtime=now",
+        *(f"--state={ENDED}", f"--starttime={_utc(since)}"),
+        f"--endtime={_utc(until) if until else 'now'}",
     )
     complete = (row for row in split_rows(text, COLUMNS, mark) if row["Partition"])
     answer = read_each(complete, parse_job)
     runs = {(record.raw_job_id, record.submitted_at): record for record in answer.records}
     answer.records = list(runs.values())
     return answer
+
+
+def _utc(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def parse_job(row: Row) -> JobRecord:

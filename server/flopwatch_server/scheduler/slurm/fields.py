@@ -19,8 +19,9 @@ NO_NODES = frozenset({"", "(null)", "None assigned", "None", "N/A"})
 class FieldError(ValueError):
     """A field of unknown shape; the text names it and shows the beginning of its value."""
 
-    def __init__(self, field: str, value: object) -> None:
-        super().__init__(f"{field} reads {ascii(value)[:80]}")
+    def __init__(self, field: str, value: object, of: str = "") -> None:
+        super().__init__(f"{field}{of and f' of {of}'} reads {ascii(value)[:80]}")
+        self.field = field
 
 
 def is_number(value: str) -> bool:

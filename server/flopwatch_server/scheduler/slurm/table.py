@@ -23,7 +23,7 @@ class Answer(Generic[Record]):
     """The records that could be read, and why the others could not: one bad one harms no other."""
 
     records: list[Record] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: list[FieldError] = field(default_factory=list)
 
 
 def new_mark() -> str:
@@ -63,5 +63,5 @@ def read_each(rows: Iterable[Row], parse: Callable[[Row], Record]) -> Answer[Rec
         try:
             answer.records.append(parse(row))
         except FieldError as error:
-            answer.refused.append(str(error))
+            answer.refused.append(error)
     return answer
