@@ -108,6 +108,8 @@ class Device:
     """A GPU, or a MIG instance of one, as the driver describes it now.
 
     `instance` and `profile` are empty for a whole GPU. `minor` is N of /dev/nvidiaN.
+    `gres_ordinal` is its position in the node's GRES list, as gres.conf says; None where that is
+    not known.
     """
 
     uuid: str
@@ -118,6 +120,7 @@ class Device:
     instance: str = ""
     profile: str = ""
     power_limit_watts: float | None = None
+    gres_ordinal: int | None = None
 
 
 @dataclass

@@ -5,6 +5,7 @@ threads of their own, so that one that hangs costs its own figures only.
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -22,7 +23,13 @@ from flopwatch_agent.collectors.driver import Driver
 from flopwatch_agent.epoch import EpochCounter
 from flopwatch_agent.inventory import Inventory, Key
 from flopwatch_agent.lanes import Lane, ReadingLane
-from flopwatch_agent.ownership import ProcessEvidence, process, prolog, prolog_evidence
+from flopwatch_agent.ownership import (
+    ProcessEvidence,
+    gres_conf,
+    process,
+    prolog,
+    prolog_evidence,
+)
 from flopwatch_agent.ownership.local import LocalRuns, Sighting
 from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
@@ -77,6 +84,10 @@ class Agent:
         self._inventory = Inventory(Driver(), collectors.start(settings.collectors))
         self._host = host.HostCollector(settings.proc, settings.cgroup, settings.slurmd_name)
         self._host_lane = ReadingLane[HostUsage]("the host")
+        node = settings.slurmd_name or settings.node
+        self._gres_conf = gres_conf.GresConf(os.environ, node, settings.proc)
+        self._gres_lane = ReadingLane[gres_conf.Places]("gres.conf")
+        self._places: gres_conf.Places = {}
         self._states = MetricStates()
         self._sources = SourceStates()
         proc, slurmd_name = settings.proc, settings.slurmd_name
@@ -99,6 +110,7 @@ class Agent:
         except OSError as error:
             _log.error("no reports of training processes: %s: %s", self._settings.socket, error)
         self._shipper.start()
+        self._gres_lane.start(self._gres_conf.read)
         self._inventory.discover()
         begun = int(self._now())
         if begun % SAMPLE_PERIOD_SECONDS:  # the end of an interval would be read late
@@ -121,6 +133,8 @@ class Agent:
         end = interval_end(second)
         if second % host.PERIOD_SECONDS == 0:
             self._host_lane.start(partial(self._host.collect, second))
+        if second % gres_conf.PERIOD_SECONDS == 0:
+            self._gres_lane.start(self._gres_conf.read)
         self._closed += self._inventory.tick(second)
         late = self._next_end is not None and end > self._next_end
         if self._next_end is not None and end - SAMPLE_PERIOD_SECONDS > self._next_end:
@@ -141,9 +155,10 @@ class Agent:
             self._sources.forget()
         gaps, self._gaps = self._gaps, []
         closed, self._closed = self._closed, []
-        builder = BatchBuilder(
-            self._settings.node, self._epoch.current, self._inventory.devices, gaps + lost
-        )
+        for places in self._gres_lane.take():
+            self._places = places
+        devices = gres_conf.numbered(self._inventory.devices, self._places)
+        builder = BatchBuilder(self._settings.node, self._epoch.current, devices, gaps + lost)
         for key, interval in closed:
             since = interval.end - SAMPLE_PERIOD_SECONDS
             builder.add_interval(key, interval)

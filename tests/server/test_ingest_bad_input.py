@@ -70,6 +70,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("$.devices[0].uuid", devices(uuid="GPU 1")),
     ("$.devices[0].instance", devices(instance="1' OR '1'='1")),
     ("$.devices[0].minor", devices(minor=-1)),
+    ("$.devices[0].gres_ordinal", devices(gres_ordinal=-1)),
+    ("$.devices[0].gres_ordinal", devices(gres_ordinal=1024)),
     ("$.devices[0].memory_mib", devices(memory_mib=-1.0)),
     ("$.devices[0].model", devices(model=None)),
     ("$.devices[1]", posted(devices=[asdict(device()), asdict(device())])),

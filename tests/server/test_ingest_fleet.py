@@ -26,13 +26,15 @@ def tell(agent: IngestClient, after: int, *devices: wire.Device, node: str = "gp
     assert agent.post(message, values).status_code == 200
 
 
-def ordinals(database: Database, node: str = "gpu01") -> dict[int, str]:
+def ordinals(
+    database: Database, node: str = "gpu01", source: str = "minor order"
+) -> dict[int, str]:
     """The last digit of the UUID at each ordinal of a node, as other parts are told."""
     uuids = dict(query(database, "SELECT id, right(uuid, 1) FROM devices"))
     with database.session() as session:
         [node_id] = ensure_nodes(session, 1, [node]).values()
         found = service.current_devices(session, [node_id])
-    assert {source for _, source in found.values()} <= {"minor order"}
+    assert {kind for _, kind in found.values()} <= {source}
     return {ordinal: uuids[device_id] for (_, ordinal), (device_id, _) in found.items()}
 
 
@@ -146,6 +148,68 @@ def test_a_mig_instance_that_is_split_anew_is_another_device(agent: IngestClient
     devices = query(agent.database, "SELECT profile, valid_to IS NULL FROM devices ORDER BY id")
     assert devices == [("3g.40gb", False), ("1g.10gb", False), ("3g.40gb", True)]
     assert query(agent.database, "SELECT count(*) FROM placements WHERE valid_to IS NULL") == [(1,)]
+
+
+def listed(number: int, ordinal: int | None, **changes: Any) -> wire.Device:
+    """A device with its position in gres.conf."""
+    return device(number, gres_ordinal=ordinal, **changes)
+
+
+def test_gres_conf_goes_before_the_order_of_minors(agent: IngestClient) -> None:
+    tell(agent, 0, listed(0, 2), listed(1, 1), listed(2, 0))
+    assert ordinals(agent.database, source="gres.conf") == {0: "2", 1: "1", 2: "0"}
+
+
+def test_a_gpu_that_gres_conf_leaves_out_has_no_ordinal(agent: IngestClient) -> None:
+    """Nor does it matter that the scheduler knows of fewer GPUs than there are."""
+    tell(agent, 0, listed(0, None), listed(1, None), listed(2, 0), listed(3, 1))
+    query(agent.database, "UPDATE nodes SET gpu_count = 2 RETURNING 1")
+    assert ordinals(agent.database, source="gres.conf") == {0: "2", 1: "3"}
+    sources = query(agent.database, "SELECT ordinal_source FROM placements ORDER BY minor")
+    assert sources == [(None,), (None,), ("gres.conf",), ("gres.conf",)]
+
+
+def test_a_changed_ordinal_alone_is_taken_up_from_then_on(agent: IngestClient) -> None:
+    tell(agent, 0, listed(0, None), listed(1, None))
+    assert ordinals(agent.database) == {0: "0", 1: "1"}
+    tell(agent, 30, listed(0, 1), listed(1, 0))
+    assert ordinals(agent.database, source="gres.conf") == {0: "1", 1: "0"}
+    tell(agent, 20, listed(0, 0), listed(1, 1))  # an older word
+    assert ordinals(agent.database, source="gres.conf") == {0: "1", 1: "0"}
+    tell(agent, 50, listed(0, None), listed(1, None))
+    assert ordinals(agent.database) == {0: "0", 1: "1"}
+    history = query(
+        agent.database,
+        "SELECT p.gres_ordinal, p.ordinal_source, p.valid_to - p.valid_from"
+        " FROM placements p JOIN devices d ON d.id = device_id WHERE right(uuid, 1) = '0'"
+        " ORDER BY p.valid_from",
+    )
+    assert [row[:2] for row in history] == [
+        (0, "minor order"), (1, "gres.conf"), (0, "minor order"),
+    ]  # fmt: skip
+    assert [lasted for *_, lasted in history[1:]] == [timedelta(seconds=20), None]
+
+
+def test_an_ordinal_that_is_told_twice_is_nobodys(agent: IngestClient) -> None:
+    tell(agent, 0, listed(0, 1), listed(1, 1), listed(2, 0))
+    assert ordinals(agent.database, source="gres.conf") == {0: "2"}
+
+
+def test_a_silent_gpu_keeps_its_ordinal_until_another_is_told_there(agent: IngestClient) -> None:
+    tell(agent, 0, listed(0, 1), listed(1, 0), listed(2, 2))
+    tell(agent, 10, listed(1, 0), listed(2, 2))
+    assert ordinals(agent.database, source="gres.conf") == {0: "1", 1: "0", 2: "2"}
+    tell(agent, 20, listed(1, 1), listed(2, 0))
+    assert ordinals(agent.database, source="gres.conf") == {0: "2", 1: "1"}
+
+
+def test_instances_have_the_ordinals_that_gres_conf_gives_them(agent: IngestClient) -> None:
+    first = listed(1, 1, minor=0, instance="1/0", profile="3g.40gb")
+    second = listed(1, 0, minor=0, instance="2/0", profile="3g.40gb")
+    tell(agent, 0, first, second, listed(2, 2, minor=1))
+    assert query(agent.database, PLACES) == [
+        ("1", "1/0", "gpu01", 0, 1), ("1", "2/0", "gpu01", 0, 0), ("2", "", "gpu01", 1, 2),
+    ]  # fmt: skip
 
 
 def test_what_the_driver_says_of_a_gpu_is_kept_up_to_date(agent: IngestClient) -> None:

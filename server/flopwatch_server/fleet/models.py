@@ -67,8 +67,8 @@ class Device(Base):
 class Placement(Base):
     """A device sat in this node, as this minor, over [valid_from, valid_to).
 
-    `gres_ordinal` is its position in the node's GRES list; `ordinal_source` says how that is known
-    ("minor order": assumed from the order of minors, until gres.conf or evidence tells).
+    `gres_ordinal` is its position in the node's GRES list; `ordinal_source` says how that is known:
+    "gres.conf", which the agent read, or "minor order", assumed where no agent tells.
     """
 
     __tablename__ = "placements"

@@ -10,6 +10,9 @@ from flopwatch_server.fleet.repository.clusters import every_cluster
 from flopwatch_server.fleet.repository.nodes import expected_gpus
 from flopwatch_server.fleet.schemas import ClusterView
 
+GRES_CONF = agents.GRES_CONF
+"""How an ordinal is known that an agent read in the node's gres.conf."""
+
 
 def clusters(session: Session) -> list[ClusterView]:
     """All clusters, by name."""
@@ -24,9 +27,9 @@ def current_devices(
 ) -> dict[tuple[int, int], tuple[int, str]]:
     """Which device sits now at which GRES ordinal of these nodes, and how that is known.
 
-    Keys are (node id, ordinal), values (device id, source of the ordinal). MIG instances and
-    devices without a minor have no ordinal and are not among them; nor are those of a node that
-    has more or fewer GPUs than the scheduler says, where nobody knows which it leaves out.
+    Keys are (node id, ordinal), values (device id, source of the ordinal). Devices whose ordinal
+    nobody knows are not among them. Nor are those of a node that has more or fewer GPUs than the
+    scheduler says, unless gres.conf tells which it leaves out.
     """
     placed = [
         (placement, placement.gres_ordinal, placement.ordinal_source)
@@ -39,5 +42,8 @@ def current_devices(
         for placement, ordinal, source in placed
         if ordinal is not None
         and source is not None
-        and expected.get(placement.node_id, count[placement.node_id]) == count[placement.node_id]
+        and (
+            source == GRES_CONF
+            or expected.get(placement.node_id, count[placement.node_id]) == count[placement.node_id]
+        )
     }

@@ -73,6 +73,8 @@ def check_devices(devices: list[wire.Device]) -> None:
         if device.pci_bus_id is not None:
             _match(_WORD, device.pci_bus_id, f"{place}.pci_bus_id", "is not a PCI address")
         _optional_count(device.minor, f"{place}.minor")
+        if device.gres_ordinal is not None and not 0 <= device.gres_ordinal < _MAX_ORDINALS:
+            raise InvalidBatch(f"{place}.gres_ordinal", "is out of range")
         _optional_number(device.memory_mib, f"{place}.memory_mib")
         _optional_number(device.power_limit_watts, f"{place}.power_limit_watts")
         device.model = _cut(device.model)

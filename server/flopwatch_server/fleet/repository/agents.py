@@ -1,5 +1,6 @@
 """What agents tell: nodes, devices and where they sit, lives of agents, and signs of life."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ from flopwatch import wire
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.fleet.models import AgentEpoch, Device, Node, Placement
 
+GRES_CONF = "gres.conf"
 _MINOR_ORDER = "minor order"
 
 
@@ -141,6 +143,7 @@ def place(
     session.execute(select(Node.id).where(Node.id == node_id).with_for_update())
     newest = _newest_placements(session, told)
     opening = {id_: told[id_] for id_ in told if id_ not in newest or newest[id_] < at}
+    ordinals = _told_once(told)
     spots = {(device.minor, device.instance): id_ for id_, device in told.items()}
     forms = {(device.uuid, bool(device.instance)): id_ for id_, device in told.items()}
     left: list[Placement] = []
@@ -148,7 +151,8 @@ def place(
         holder = spots.get((placement.minor, known.instance))
         other_form = forms.get((known.uuid, not known.instance))
         if placement.device_id in told:
-            if _sits(placement, node_id, told[placement.device_id]):
+            ordinal = ordinals.get(placement.device_id)
+            if _sits(placement, node_id, told[placement.device_id], ordinal):
                 opening.pop(placement.device_id, None)
             elif placement.valid_from < at:
                 left.append(placement)
@@ -162,12 +166,24 @@ def place(
         placement.valid_to = at
     session.add_all(
         Placement(device_id=id_, node_id=node_id, minor=device.minor, pci_bus_id=device.pci_bus_id,
+                  gres_ordinal=ordinals.get(id_),
+                  ordinal_source=GRES_CONF if id_ in ordinals else None,
                   valid_from=at if id_ in newest else since)
         for id_, device in opening.items()
     )  # fmt: skip
     session.flush()
     _rank(session, {node_id, *(placement.node_id for placement in left)})
-    return bool(left)
+    return any(placement.node_id != node_id for placement in left)
+
+
+def _told_once(told: Mapping[int, wire.Device]) -> dict[int, int]:
+    """GRES ordinals by device; one that is told of two devices is known of neither."""
+    times = Counter(device.gres_ordinal for device in told.values())
+    return {
+        id_: device.gres_ordinal
+        for id_, device in told.items()
+        if device.gres_ordinal is not None and times[device.gres_ordinal] == 1
+    }
 
 
 def _newest_placements(session: Session, device_ids: Collection[int]) -> dict[int, datetime]:
@@ -194,30 +210,36 @@ def _placements_near(
     ).all()
 
 
-def _sits(placement: Placement, node_id: int, device: wire.Device) -> bool:
-    return (placement.node_id, placement.minor, placement.pci_bus_id) == (
+def _sits(placement: Placement, node_id: int, device: wire.Device, ordinal: int | None) -> bool:
+    known = placement.gres_ordinal if placement.ordinal_source == GRES_CONF else None
+    return (placement.node_id, placement.minor, placement.pci_bus_id, known) == (
         node_id,
         device.minor,
         device.pci_bus_id,
+        ordinal,
     )
 
 
 def _rank(session: Session, node_ids: Collection[int]) -> None:
-    """GRES ordinals of whole GPUs by the order of their minors, until something better tells.
+    """Settle the GRES ordinals of these nodes.
 
-    Where one is split, no ordinal is known: each instance has a position of its own, which the
-    driver does not tell.
+    Where an agent tells any, those are all: of two devices at one ordinal the one that was placed
+    there last holds it. Else whole GPUs are ranked by the order of their minors. Where one is
+    split, no rank is known: each instance has a position of its own.
     """
     node = Placement.node_id
+    is_told = Placement.ordinal_source.is_not_distinct_from(GRES_CONF)
+    told = case((is_told, Placement.gres_ordinal))
     is_whole = and_(Device.instance == "", Placement.minor.is_not(None))
+    rank = func.row_number().over(partition_by=node, order_by=Placement.minor) - 1
+    newest = func.row_number().over(partition_by=(node, told), order_by=Placement.valid_from.desc())
     placed = (
         select(
             Placement.device_id,
             Placement.valid_from,
-            (func.row_number().over(partition_by=node, order_by=Placement.minor) - 1).label(
-                "ordinal"
-            ),
-            func.bool_and(is_whole).over(partition_by=node).label("is_known"),
+            case((newest == 1, told)).label("told"),
+            rank.label("rank"),
+            func.bool_and(is_whole & ~is_told).over(partition_by=node).label("is_ranked"),
         )
         .join(Device, Device.id == Placement.device_id)
         .where(Placement.node_id.in_(node_ids), Placement.valid_to.is_(None))
@@ -230,8 +252,10 @@ def _rank(session: Session, node_ids: Collection[int]) -> None:
             Placement.valid_from == placed.c.valid_from,
         )
         .values(
-            gres_ordinal=case((placed.c.is_known, placed.c.ordinal)),
-            ordinal_source=case((placed.c.is_known, _MINOR_ORDER)),
+            gres_ordinal=case((placed.c.is_ranked, placed.c.rank), else_=placed.c.told),
+            ordinal_source=case(
+                (placed.c.is_ranked, _MINOR_ORDER), (placed.c.told.is_not(None), GRES_CONF)
+            ),
         )
         .execution_options(synchronize_session="fetch")
     )
