@@ -121,8 +121,11 @@ def test_a_run_ends_with_the_state_and_time_that_are_told(sender: Sender) -> Non
     assert sender.rows(Allocation.valid_to) == [(end,), (end,)]
 
 
-def test_a_run_told_after_its_end_is_assumed_to_have_held_the_device_at_its_ordinal(
-    sender: Sender, house: House
+@pytest.mark.parametrize(
+    ("source", "confidence"), [("minor order", "assumed"), ("gres.conf", "likely")]
+)
+def test_a_run_told_after_its_end_is_thought_to_have_held_the_device_at_its_ordinal(
+    sender: Sender, house: House, source: str, confidence: str
 ) -> None:
     sender.post({**NODE, "gpu_count": 1})
     with house.database.session() as session:
@@ -135,13 +138,13 @@ def test_a_run_told_after_its_end_is_assumed_to_have_held_the_device_at_its_ordi
         session.add(
             Placement(
                 device_id=device.id, valid_from=NOW, node_id=node_id, minor=0, gres_ordinal=0,
-                ordinal_source="minor order",
+                ordinal_source=source,
             )
         )  # fmt: skip
         device_id = device.id
     sender.post({**RUN, "state": "COMPLETED", "ended_at": "2026-03-12T08:30:00Z"})
     held = sender.rows(Allocation.gres_ordinal, Allocation.device_id, Allocation.confidence)
-    assert set(held) == {(0, device_id, "assumed"), (1, None, "unknown")}
+    assert set(held) == {(0, device_id, confidence), (1, None, "unknown")}
 
 
 def test_hostile_text_in_every_free_field_is_stored(sender: Sender) -> None:
