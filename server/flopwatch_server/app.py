@@ -12,6 +12,7 @@ import flopwatch_server.efficiency.endpoints
 import flopwatch_server.fleet.endpoints
 import flopwatch_server.jobs.endpoints
 import flopwatch_server.jobs.feed_endpoints
+import flopwatch_server.people.endpoints
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE
 from flopwatch_server.house import House, NotFound
@@ -46,6 +47,7 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
         flopwatch_server.fleet.endpoints,
         flopwatch_server.jobs.feed_endpoints,
         flopwatch_server.jobs.endpoints,
+        flopwatch_server.people.endpoints,
         flopwatch_server.efficiency.endpoints,
     ):
         app.include_router(module.router, prefix="/api/v1")
