@@ -1,7 +1,7 @@
 """A small GPU centre on this host: a real Slurm, a server, an agent with its driver per node."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +44,11 @@ class Site:
 
 
 @contextmanager
-def site(nodes: int) -> Iterator[Site]:
-    """Start everything, with a prolog that names the hook's socket of each node."""
+def site(nodes: int, device_minors: Sequence[int] | None = None) -> Iterator[Site]:
+    """Start everything, with a prolog that names the hook's socket of each node.
+
+    `device_minors` are those of the nodes' device files, as `SlurmLab` takes them.
+    """
     with ExitStack() as stack:
         folder = stack.enter_context(lab_folder())
         task_prolog = folder / "task_prolog.sh"
@@ -55,14 +58,20 @@ def site(nodes: int) -> Iterator[Site]:
         )
         task_prolog.chmod(0o755)
         slurm = stack.enter_context(
-            SlurmLab(_made(folder / "slurm"), nodes=nodes, task_prolog=task_prolog)
+            SlurmLab(
+                _made(folder / "slurm"),
+                nodes=nodes,
+                device_minors=device_minors,
+                task_prolog=task_prolog,
+            )
         )
         server = stack.enter_context(Server(_made(folder / "server"), **_settings(folder, slurm)))
         drivers = {}
         for number, node in enumerate(slurm.nodes):
             home = _made(folder / "agents" / node)
             drivers[node] = FakeDriver(home, node=number)
-            stack.enter_context(running(_agent(server, node, home, drivers[node])))
+            environment = drivers[node].environment() | _slurm_conf(slurm)
+            stack.enter_context(running(_agent(server, node, home, environment)))
         alice = slurm.users["fwalice"]
         python = " ".join(stack.enter_context(python_command(alice, folder)))
         yield Site(folder, slurm, server, drivers, python)
@@ -71,22 +80,25 @@ def site(nodes: int) -> Iterator[Site]:
 def _settings(folder: Path, slurm: SlurmLab) -> dict[str, str]:
     peaks = folder / "peaks.csv"
     peaks.write_text(f"name_pattern,tflops_fp32\n^CPU$,{CPU_PEAK_TFLOPS}\n")
-    environment = {key: slurm.environment[key] for key in ("SLURM_CONF",)}
     return {
         "FLOPWATCH_SLURM_CLUSTER": CLUSTER,
         "FLOPWATCH_SLURM_POLL_SECONDS": "10",
         "FLOPWATCH_GPU_PEAKS": str(peaks),
         "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
-        **environment,
+        **_slurm_conf(slurm),
     }
 
 
-def _agent(server: Server, node: str, home: Path, driver: FakeDriver) -> Process:
+def _slurm_conf(slurm: SlurmLab) -> dict[str, str]:
+    return {"SLURM_CONF": slurm.environment["SLURM_CONF"]}
+
+
+def _agent(server: Server, node: str, home: Path, environment: dict[str, str]) -> Process:
     return Process(
         "agent", "--server", server.url, "--node", node, "--slurmd-name", node,
         "--token-file", server.token("node", CLUSTER, node), "--spool", home / "spool",
         "--socket", home / "hook.sock", "--prolog-dir", home / "jobs",
-        log=home / "agent.log", environment=driver.environment(), nice=-5,  # as the unit has it
+        log=home / "agent.log", environment=environment, nice=-5,  # as the unit has it
     )  # fmt: skip
 
 
