@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -58,9 +59,9 @@ class Site:
         service.apply_people(self.session, self.cluster_id, people, now, complete=True)
         service.apply_shares(self.session, self.cluster_id, shares, now)
 
-    def rows(self, *columns: object) -> list[tuple[object, ...]]:
+    def rows(self, *columns: Any) -> list[tuple[Any, ...]]:
         """These columns as they stand in the database, in their own order."""
-        statement = select(*columns).order_by(*columns)  # type: ignore[call-overload]
+        statement = select(*columns).order_by(*columns)
         return [tuple(row) for row in self.session.execute(statement)]
 
     def shares(self, principal: Principal = ADMIN) -> list[AssociationShare]:
@@ -288,9 +289,14 @@ def http(house: House) -> TestClient:
         world = World(session)
         Site(world).tell(at(0), shares=(VISION, IDLE))
         world.add(
-            SchedulerSource(cluster_id=world.cluster.id, kind=service.SLURM, last_success_at=at(15),
-                            error="sshare: no answer within 30 s", error_since=at(20))
-        )  # fmt: skip
+            SchedulerSource(
+                cluster_id=world.cluster.id,
+                kind=service.SLURM_SHARES,
+                last_success_at=at(15),
+                error="sshare: no answer within 30 s",
+                error_since=at(20),
+            )
+        )
         world.add(SchedulerSource(cluster_id=world.cluster.id, kind="slurm", error="other"))
     app = create_app(replace(house, clock=lambda: at(25)))
     return TestClient(app, base_url="http://localhost")

@@ -21,8 +21,8 @@ from flopwatch_server.people.schemas import (
 )
 from flopwatch_server.scheduler.records import AssociationRecord, People, ShareRecord
 
-SLURM = "slurm shares"
-FEED = "feed shares"
+SLURM_SHARES = "slurm shares"
+FED_SHARES = "feed shares"
 """The kinds of source that tell of fair share."""
 
 
@@ -103,7 +103,7 @@ def apply_fed_shares(
 def fair_share(session: Session, principal: Principal, cluster: str) -> FairShare:
     """The fair share of a cluster's associations that `principal` may see; raises NotFound."""
     found = the_cluster(session, cluster)
-    sources = repository.sources(session, found.id, (SLURM, FEED))
+    sources = repository.sources(session, found.id, (SLURM_SHARES, FED_SHARES))
     told = [source.last_success_at for source in sources if source.last_success_at]
     failing = next((source for source in sources if source.error is not None), None)
     return FairShare(

@@ -1,4 +1,4 @@
-"""Asking Slurm: the queue every poll, the GPUs once for every start, accounting to close."""
+"""Asking Slurm: the queue every poll, GPUs once for every start, accounting to close, shares."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
+from flopwatch_server.people import service as people
 from flopwatch_server.scheduler.records import JobRecord, Scheduler, SchedulerError
 from flopwatch_server.scheduler.repository import sources
 
@@ -42,6 +43,10 @@ class SlurmPoll:
     def import_history(self, house: House) -> bool:
         """Take in runs that ended before the first poll, six hours at a time; whether more wait."""
         return bool(self._noting(house, ACCOUNTING, self._import_history))
+
+    def read_shares(self, house: House) -> None:
+        """Bring people, accounts and their fair share up to date."""
+        self._noting(house, people.SLURM_SHARES, self._read_shares)
 
     def _noting(
         self, house: House, kind: str, turn: Callable[[House, int], bool | None]
@@ -103,6 +108,14 @@ class SlurmPoll:
         with house.database.session() as session:
             sources.imported(session, cluster_id, ACCOUNTING, since)
         return True
+
+    def _read_shares(self, house: House, cluster_id: int) -> None:
+        everybody = self._scheduler.people()
+        shares = self._scheduler.shares()
+        now = house.clock()
+        with house.database.session() as session:
+            people.apply_people(session, cluster_id, everybody, now, complete=True)
+            people.apply_shares(session, cluster_id, shares, now)
 
     def _take_ended(
         self, house: House, cluster_id: int, since: datetime, until: datetime | None = None

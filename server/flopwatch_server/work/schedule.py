@@ -16,6 +16,7 @@ from flopwatch_server.work.tasks import Task
 
 _CLOSE_PERIOD_SECONDS = 60
 _HISTORY_PERIOD_SECONDS = 120
+_SHARES_PERIOD_SECONDS = 300
 
 
 def periodic_tasks(settings: Settings) -> list[Task]:
@@ -37,6 +38,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
             Task("slurm queue", settings.slurm_poll_seconds, poll.read_queue),
             Task("slurm accounting", _CLOSE_PERIOD_SECONDS, poll.close_runs),
             Task("slurm history", _HISTORY_PERIOD_SECONDS, poll.import_history),
+            Task("slurm shares", _SHARES_PERIOD_SECONDS, poll.read_shares),
         ]
     return tasks
 
