@@ -1,6 +1,7 @@
 """POST /feed against the real database: all or nothing, and account is kept of either."""
 
 import json
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import feed_endpoints
 from flopwatch_server.jobs.models import Allocation, Run
+from flopwatch_server.people.models import Account, Association, Share
 from flopwatch_server.scheduler.models import SchedulerSource
 
 NOW = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
@@ -28,6 +30,8 @@ RUN: dict[str, Any] = {
     "gpus": [{"node": "g1", "count": 2, "ordinals": [0, 1], "type": "h100"}],
 }  # fmt: skip
 NODE = {"kind": "node", "name": "g1", "state": "MIXED", "gpu_count": 8}
+SHARE = {"kind": "share", "account": "nlp", "user": "mchen", "raw_shares": 10, "raw_usage": 500,
+         "level_fs": "Infinity"}  # fmt: skip
 
 
 class Sender:
@@ -82,7 +86,9 @@ def sender(house: House) -> Iterator[Sender]:
 
 
 def test_a_body_brings_runs_gpus_and_nodes(sender: Sender) -> None:
-    assert sender.post(SNAPSHOT, RUN, NODE) == (200, {"runs": 1, "nodes": 1})
+    assert sender.post(SNAPSHOT, RUN, NODE) == (
+        200, {"runs": 1, "nodes": 1, "shares": 0},
+    )  # fmt: skip
     assert sender.rows(Run.raw_job_id, Run.state, Run.gpu_count) == [(7_000_000_001, "RUNNING", 2)]
     assert sender.rows(Allocation.gres_ordinal, Allocation.source) == [(0, "feed"), (1, "feed")]
     assert sender.rows(Node.name, Node.scheduler_state) == [("g1", "MIXED")]
@@ -150,7 +156,44 @@ def test_a_run_told_after_its_end_is_thought_to_have_held_the_device_at_its_ordi
 def test_hostile_text_in_every_free_field_is_stored(sender: Sender) -> None:
     text = "nul\0 half \ud800 <b>|\n"
     told = {**RUN, "user": text, "account": text, "partition": text, "qos": text, "reason": text}
-    assert sender.post(told, {**NODE, "reason": text})[0] == 200
+    share = {**SHARE, "account": text, "user": text, "partition": text}
+    assert sender.post(told, {**NODE, "reason": text}, share)[0] == 200
+
+
+def test_a_body_brings_shares(sender: Sender) -> None:
+    assert sender.post(SHARE, {**SHARE, "user": None})[1] == {"runs": 0, "nodes": 0, "shares": 2}
+    told = sender.rows(Association.account, Association.user_name, Association.raw_shares)
+    assert told == [("nlp", "mchen", 10), ("nlp", None, 10)]
+    assert sender.rows(Account.name) == [("nlp",)]
+    assert sender.rows(Share.at, Share.raw_usage, Share.level_fs) == [(NOW, 500, math.inf)] * 2
+    kinds = sender.rows(SchedulerSource.kind, SchedulerSource.last_success_at)
+    assert kinds == [("feed", NOW), ("feed shares", NOW)]
+
+
+def gone(sender: Sender) -> dict[Any, Any]:
+    return dict(sender.rows(Association.user_name, Association.gone_at))
+
+
+def test_shares_that_a_complete_snapshot_leaves_out_are_gone_if_it_has_any(sender: Sender) -> None:
+    sender.post(SHARE, {**SHARE, "user": "bob"})
+    sender.post({**SHARE, "user": "anna"})
+    sender.post(SNAPSHOT, RUN)
+    assert gone(sender) == {"mchen": None, "bob": None, "anna": None}
+    sender.post(SNAPSHOT, {**SHARE, "user": "bob"})
+    assert gone(sender) == {"mchen": NOW, "bob": None, "anna": NOW}
+    sender.post(SHARE)
+    assert gone(sender) == {"mchen": None, "bob": None, "anna": NOW}
+
+
+def test_a_bad_line_keeps_shares_out_too(sender: Sender) -> None:
+    assert sender.post(SHARE, {**SHARE, "user": "bob", "fair_share": 2})[0] == 422
+    assert sender.rows(Association.id) == []
+    assert sender.source().error == "line 2, $.fair_share: Expected `float` <= 1.0"
+
+
+def test_a_body_without_shares_says_nothing_of_them(sender: Sender) -> None:
+    sender.post(SNAPSHOT, RUN)
+    assert sender.rows(SchedulerSource.kind) == [("feed",)]
 
 
 def test_a_node_token_does_not_open_the_feed(sender: Sender) -> None:

@@ -1,6 +1,7 @@
 """The feed's lines: what is taken as it is, and what is refused with its line and field."""
 
 import json
+import math
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, Problem, parse
-from flopwatch_server.scheduler.feed.lines import GpusLine, NodeLine, RunLine, SnapshotLine
+from flopwatch_server.scheduler.feed.lines import (
+    GpusLine,
+    NodeLine,
+    RunLine,
+    ShareLine,
+    SnapshotLine,
+)
 from flopwatch_server.scheduler.feed.parser import END_STATES
 from flopwatch_server.scheduler.records import (
     PENDING_STATES,
@@ -19,6 +26,7 @@ from flopwatch_server.scheduler.records import (
     JobRecord,
     NodeGpus,
     NodeRecord,
+    ShareRecord,
 )
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "schedulers.md").read_text()
@@ -35,6 +43,7 @@ RUN: dict[str, Any] = {
     "started_at": "2026-03-12T08:01:00Z",
 }
 PENDING = {**RUN, "state": "PENDING", "started_at": None}
+SHARE = {"kind": "share", "account": "nlp", "user": "mchen"}
 NODE = {"kind": "node", "name": "g1", "state": "IDLE+DRAIN"}
 SNAPSHOT = {"kind": "snapshot", "time": NOW.timestamp(), "complete": True}
 GPUS = [{"node": "g1", "count": 2, "ordinals": [0, 1], "type": "h100"}]
@@ -94,6 +103,23 @@ def test_a_node_becomes_a_record() -> None:
     assert read(told).nodes == [NodeRecord("g1", "IDLE+DRAIN", "fan", 8, "h100", ("gpu",))]
 
 
+def test_a_share_becomes_a_record() -> None:
+    told = {
+        **SHARE, "partition": "gpu", "raw_shares": 10, "norm_shares": 0.25, "raw_usage": 2**62,
+        "effective_usage": 1, "fair_share": 0, "level_fs": 0.34,
+    }  # fmt: skip
+    assert read(told, {"kind": "share", "account": "nlp"}).shares == [
+        ShareRecord("nlp", "mchen", "gpu", 10, 0.25, 2**62, 1.0, 0.0, 0.34),
+        ShareRecord("nlp"),
+    ]
+
+
+def test_a_level_of_which_nothing_was_used_is_infinite_and_one_of_zero_is_zero() -> None:
+    levels = (("a", "Infinity"), ("b", 0), ("c", None))
+    lines = [{**SHARE, "user": user, "level_fs": level} for user, level in levels]
+    assert [share.level_fs for share in read(*lines).shares] == [math.inf, 0.0, None]
+
+
 @pytest.mark.parametrize(
     "told",
     [
@@ -117,7 +143,7 @@ def test_a_body_is_incremental_unless_a_snapshot_says_that_it_is_complete() -> N
 
 
 def test_an_empty_queue_is_a_snapshot_without_runs() -> None:
-    assert read(SNAPSHOT) == FeedSnapshot(jobs=[], nodes=[], complete=True)
+    assert read(SNAPSHOT) == FeedSnapshot(jobs=[], nodes=[], shares=[], complete=True)
 
 
 def test_an_old_increment_is_taken_but_an_old_complete_snapshot_is_not() -> None:
@@ -199,6 +225,19 @@ def test_a_hostile_name_is_carried_as_it_is(name: str) -> None:
         ({**RUN, "gpus": [{"node": "g1", "count": 10**9}]}, "$.gpus[0].count"),
         ({**NODE, "name": ""}, "$.name"),
         ({**NODE, "gpu_count": 1.5}, "$.gpu_count"),
+        ({"kind": "share", "user": "mchen"}, "$.account"),
+        ({**SHARE, "account": ""}, "$.account"),
+        ({**SHARE, "user": ""}, "$.user"),
+        ({**SHARE, "user": "u" * 257}, "$.user"),
+        ({**SHARE, "raw_shares": "parent"}, "$.raw_shares"),
+        ({**SHARE, "raw_shares": -1}, "$.raw_shares"),
+        ({**SHARE, "norm_shares": 1.01}, "$.norm_shares"),
+        ({**SHARE, "raw_usage": 2**63}, "$.raw_usage"),
+        ({**SHARE, "effective_usage": -0.1}, "$.effective_usage"),
+        ({**SHARE, "fair_share": "0.5"}, "$.fair_share"),
+        ({**SHARE, "level_fs": "inf"}, "$.level_fs"),
+        ({**SHARE, "level_fs": -1}, "$.level_fs"),
+        ({**SHARE, "shares": 1}, "$.shares"),
         ({"kind": "snapshot", "complete": True}, "$.time"),
         ({**SNAPSHOT, "complete": "yes"}, "$.complete"),
     ],
@@ -213,6 +252,7 @@ def test_a_bad_line_is_refused_by_its_number_and_field(
 def test_what_is_told_twice_is_refused_at_the_second_line() -> None:
     assert refusals(RUN, {**RUN, "name": "again"}) == [(2, "$.raw_job_id")]
     assert refusals(NODE, NODE) == [(2, "$.name")]
+    assert refusals(SHARE, {**SHARE, "raw_shares": 2}) == [(2, "$.account")]
     assert refusals(SNAPSHOT, SNAPSHOT) == [(2, "$.kind")]
 
 
@@ -245,9 +285,10 @@ def test_the_example_of_the_documentation_is_taken() -> None:
         (481340, 2), (481352, 8), (481322, 1),
     ]  # fmt: skip
     assert (snapshot.complete, len(snapshot.nodes)) == (True, 1)
+    assert [(share.user, share.fair_share) for share in snapshot.shares] == [("mchen", 0.166667)]
 
 
-@pytest.mark.parametrize("line", [RunLine, GpusLine, NodeLine, SnapshotLine])
+@pytest.mark.parametrize("line", [RunLine, GpusLine, NodeLine, ShareLine, SnapshotLine])
 def test_the_documentation_names_every_field(line: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(line):
         assert f"`{field.name}`" in DOCUMENTATION

@@ -1,4 +1,4 @@
-"""POST /feed: a scheduler that Flopwatch can't ask tells its runs and nodes itself."""
+"""POST /feed: a scheduler that Flopwatch can't ask tells its runs, nodes and shares itself."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from flopwatch_server.house import House, HouseDep, MachineDep, require_kind
 from flopwatch_server.jobs.service import apply_records
+from flopwatch_server.people import service as people
 from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, parse
 from flopwatch_server.scheduler.repository import sources
 
@@ -22,6 +23,7 @@ class FeedAnswer(BaseModel):
 
     runs: int
     nodes: int
+    shares: int
 
 
 class FeedProblem(BaseModel):
@@ -58,7 +60,7 @@ async def _json_lines(request: Request) -> bytes:
 def post_feed(
     house: HouseDep, machine: MachineDep, body: Annotated[bytes, Depends(_json_lines)]
 ) -> FeedAnswer | Response:
-    """Bring runs and nodes up to what the body says: all of it or, with 422, nothing."""
+    """Bring runs, nodes and shares up to what the body says: all of it or, with 422, nothing."""
     require_kind(machine, "feed")
     now = house.clock()
     try:
@@ -68,7 +70,9 @@ def post_feed(
             sources.failed(session, machine.cluster_id, SOURCE, str(error), now)
         return JSONResponse({"detail": [asdict(problem) for problem in error.problems]}, 422)
     _apply(house, machine.cluster_id, snapshot, now)
-    return FeedAnswer(runs=len(snapshot.jobs), nodes=len(snapshot.nodes))
+    return FeedAnswer(
+        runs=len(snapshot.jobs), nodes=len(snapshot.nodes), shares=len(snapshot.shares)
+    )
 
 
 def _apply(house: House, cluster_id: int, snapshot: FeedSnapshot, now: datetime) -> None:
@@ -84,3 +88,8 @@ def _apply(house: House, cluster_id: int, snapshot: FeedSnapshot, now: datetime)
             source=SOURCE,
         )
         sources.succeeded(session, cluster_id, SOURCE, now)
+        if snapshot.shares:
+            people.apply_fed_shares(
+                session, cluster_id, snapshot.shares, now, complete=snapshot.complete
+            )
+            sources.succeeded(session, cluster_id, people.FED_SHARES, now)

@@ -15,6 +15,7 @@ _SOURCES = {
     "slurm accounting": ("Slurm's accounting", "How jobs ended is told once it answers again."),
     "slurm shares": ("Slurm's fair share", "Shares are shown as last told."),
     "feed": ("The scheduler feed", _AS_TOLD),
+    "feed shares": ("The scheduler feed's fair share", "Shares are shown as last told."),
     "local": ("The machines without a scheduler", _AS_TOLD),
 }
 """Who is asked, and what it means that no answer comes."""

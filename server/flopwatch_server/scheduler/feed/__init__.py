@@ -1,4 +1,4 @@
-"""The scheduler feed: runs and nodes as JSON lines, for any scheduler that Flopwatch can't ask."""
+"""The scheduler feed: runs, nodes and shares as JSON lines, for schedulers that can't be asked."""
 
 from flopwatch_server.scheduler.feed.parser import FeedError, FeedSnapshot, Problem, parse
 

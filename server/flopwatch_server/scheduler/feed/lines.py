@@ -5,7 +5,7 @@ addresses and indexes, are short and printable.
 """
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -13,12 +13,17 @@ Identifier = Annotated[
     str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+\Z")
 ]
 ShortText = Annotated[str, Meta(max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
 ExitCode = Annotated[str, Meta(pattern=r"^[0-9]{1,3}:[0-9]{1,3}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PositiveInt64 = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 GpusOfNode = Annotated[int, Meta(ge=1, le=1024)]
 Ordinal = Annotated[int, Meta(ge=0, le=1023)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Level = Annotated[float, Meta(ge=0)] | Literal["Infinity"]
+"""JSON has no number for a level of which nothing has been used."""
+
 Moment = Annotated[datetime, Meta(tz=True)] | float
 """ISO 8601 with its offset, or seconds since 1970."""
 
@@ -77,13 +82,30 @@ class NodeLine(
     partitions: tuple[Identifier, ...] = ()
 
 
+class ShareLine(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="share"
+):
+    """The fair share of a user in an account, or of the account; see `ShareRecord`."""
+
+    account: Name
+    user: Name | None = None
+    partition: ShortText = ""
+    raw_shares: Int64 | None = None
+    norm_shares: Fraction | None = None
+    raw_usage: Int64 | None = None
+    effective_usage: Fraction | None = None
+    fair_share: Fraction | None = None
+    level_fs: Level | None = None
+
+
 class SnapshotLine(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"
 ):
-    """What the body is: with `complete`, its runs are all that pended or ran at `time`."""
+    """What the body is: with `complete`, its runs are all that pended or ran at `time`,
+    and its shares, if it has any, are all there are."""
 
     time: Moment
     complete: bool
 
 
-Line = RunLine | NodeLine | SnapshotLine
+Line = RunLine | NodeLine | ShareLine | SnapshotLine

@@ -20,6 +20,7 @@ from flopwatch_server.scheduler.feed.lines import (
     Moment,
     NodeLine,
     RunLine,
+    ShareLine,
     SnapshotLine,
 )
 from flopwatch_server.scheduler.records import (
@@ -29,6 +30,7 @@ from flopwatch_server.scheduler.records import (
     JobRecord,
     NodeGpus,
     NodeRecord,
+    ShareRecord,
 )
 
 MAX_PROBLEMS = 100
@@ -62,10 +64,14 @@ class FeedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FeedSnapshot:
-    """A whole body. With `complete`, `jobs` holds all that are pending or running now."""
+    """A whole body. With `complete`, `jobs` holds all that are pending or running now.
+
+    `shares` then holds those of all associations, or none.
+    """
 
     jobs: list[JobRecord]
     nodes: list[NodeRecord]
+    shares: list[ShareRecord]
     complete: bool
 
 
@@ -100,6 +106,7 @@ def parse(body: bytes, now: datetime) -> FeedSnapshot:
     return FeedSnapshot(
         jobs=list(reader.jobs.values()),
         nodes=list(reader.nodes.values()),
+        shares=list(reader.shares.values()),
         complete=reader.snapshot is not None and reader.snapshot.complete,
     )
 
@@ -111,6 +118,7 @@ class _Reader:
         self._now = now
         self.jobs: dict[tuple[int, datetime], JobRecord] = {}
         self.nodes: dict[str, NodeRecord] = {}
+        self.shares: dict[tuple[str, str | None, str], ShareRecord] = {}
         self.snapshot: SnapshotLine | None = None
 
     def take(self, line: Line) -> None:
@@ -121,6 +129,8 @@ class _Reader:
                 if line.name in self.nodes:
                     raise _FieldError("$.name", "an earlier line tells the same node")
                 self.nodes[line.name] = NodeRecord(**msgspec.structs.asdict(line))
+            case ShareLine():
+                self._take_share(_share(line))
             case SnapshotLine():
                 self._take_snapshot(line)
 
@@ -129,6 +139,12 @@ class _Reader:
         if key in self.jobs:
             raise _FieldError("$.raw_job_id", "an earlier line tells the same run")
         self.jobs[key] = job
+
+    def _take_share(self, share: ShareRecord) -> None:
+        key = (share.account, share.user, share.partition)
+        if key in self.shares:
+            raise _FieldError("$.account", "an earlier line tells the same association")
+        self.shares[key] = share
 
     def _take_snapshot(self, line: SnapshotLine) -> None:
         if self.snapshot is not None:
@@ -198,6 +214,11 @@ def _job(line: RunLine) -> JobRecord:
     return JobRecord(
         **fields | {"gpus": gpus, "display_id": line.display_id or str(line.raw_job_id)}
     )
+
+
+def _share(line: ShareLine) -> ShareRecord:
+    level = None if line.level_fs is None else float(line.level_fs)
+    return ShareRecord(**msgspec.structs.asdict(line) | {"level_fs": level})
 
 
 def _held(line: GpusLine) -> NodeGpus:
