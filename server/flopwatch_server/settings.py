@@ -93,6 +93,17 @@ class Settings(BaseSettings):
         default=None,
         description="Name of the cluster that this machine's squeue and sacct speak for.",
     )
+    slurm_rest: str | None = Field(
+        default=None,
+        pattern=r"^(unix:/|https?://)",
+        description="slurmrestd in place of the commands: unix:/PATH or http://HOST:PORT.",
+    )
+    slurm_rest_user: str | None = Field(
+        default=None, description="Who asks slurmrestd by URL: the user of the token."
+    )
+    slurm_rest_token_file: Path | None = Field(
+        default=None, description="File with that user's JWT, read anew for every call."
+    )
     slurm_poll_seconds: float = Field(default=30, ge=10, le=600, description="Period of squeue.")
     gpu_peaks: Path | None = Field(
         default=None, description="Site's own rows for the table of GPU peaks."

@@ -47,7 +47,12 @@ class IngestServer:
                 if not server.is_up:
                     self.close_connection = True
                     return
-                body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
+                length = int(self.headers["Content-Length"])
+                packed = self.rfile.read(length)
+                if len(packed) < length:  # the agent was killed while it sent
+                    self.close_connection = True
+                    return
+                body = gzip.decompress(packed)
                 good = (
                     self.path == "/api/v1/ingest"
                     and self.headers["Authorization"] == f"Bearer {TOKEN}"

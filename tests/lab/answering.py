@@ -22,7 +22,11 @@ class Server:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:  # the agent was killed while it sent
+                    self.close_connection = True
+                    return
                 status, headers = server.answers.pop(0) if server.answers else (200, {})
                 server.took()
                 server.paths.append(self.path)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -201,14 +201,19 @@ class Scheduler(Protocol):
         """All nodes and their states."""
         ...
 
+    def refusals(self) -> Sequence[Refusal]:
+        """What was left out since this was last asked."""
+        ...
+
+
+@runtime_checkable
+class FairShare(Protocol):
+    """A scheduler that tells of people and their shares, too."""
+
     def people(self) -> People:
         """All associations and users."""
         ...
 
     def shares(self) -> Sequence[ShareRecord]:
         """The fair share of all associations."""
-        ...
-
-    def refusals(self) -> Sequence[Refusal]:
-        """What was left out since this was last asked."""
         ...

@@ -9,7 +9,7 @@ from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
 from flopwatch_server.people import service as people
-from flopwatch_server.scheduler.records import JobRecord, Scheduler, SchedulerError
+from flopwatch_server.scheduler.records import FairShare, JobRecord, Scheduler, SchedulerError
 from flopwatch_server.scheduler.repository import sources
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,11 @@ class SlurmPoll:
         return bool(self._noting(house, ACCOUNTING, self._import_history))
 
     def read_shares(self, house: House) -> None:
-        """Bring people, accounts and their fair share up to date."""
-        self._noting(house, people.SLURM_SHARES, self._read_shares)
+        """Bring people, accounts and their fair share up to date, where there is who tells them."""
+        teller = self._scheduler
+        if isinstance(teller, FairShare):
+            kind = people.SLURM_SHARES
+            self._noting(house, kind, lambda *where: self._read_shares(teller, *where))
 
     def _noting(
         self, house: House, kind: str, turn: Callable[[House, int], bool | None]
@@ -109,9 +112,9 @@ class SlurmPoll:
             sources.imported(session, cluster_id, ACCOUNTING, since)
         return True
 
-    def _read_shares(self, house: House, cluster_id: int) -> None:
-        everybody = self._scheduler.people()
-        shares = self._scheduler.shares()
+    def _read_shares(self, teller: FairShare, house: House, cluster_id: int) -> None:
+        everybody = teller.people()
+        shares = teller.shares()
         now = house.clock()
         with house.database.session() as session:
             people.apply_people(session, cluster_id, everybody, now, complete=True)

@@ -7,7 +7,9 @@ from flopwatch_server.fleet.repository.clusters import every_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
 from flopwatch_server.jobs.local import service as local
+from flopwatch_server.scheduler.records import Scheduler
 from flopwatch_server.scheduler.slurm import Slurm
+from flopwatch_server.scheduler.slurm.rest import Client, SlurmRest
 from flopwatch_server.settings import Settings
 from flopwatch_server.telemetry.minutes import recompute_hours, recompute_minutes
 from flopwatch_server.telemetry.retention import drop_expired
@@ -33,7 +35,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
         Task("retention", 3600, drop_expired),
     ]
     if settings.slurm_cluster:
-        poll = SlurmPoll(settings.slurm_cluster, Slurm(settings.slurm_cluster))
+        poll = SlurmPoll(settings.slurm_cluster, _slurm(settings, settings.slurm_cluster))
         tasks += [
             Task("slurm queue", settings.slurm_poll_seconds, poll.read_queue),
             Task("slurm accounting", _CLOSE_PERIOD_SECONDS, poll.close_runs),
@@ -41,6 +43,14 @@ def periodic_tasks(settings: Settings) -> list[Task]:
             Task("slurm shares", _SHARES_PERIOD_SECONDS, poll.read_shares),
         ]
     return tasks
+
+
+def _slurm(settings: Settings, cluster: str) -> Scheduler:
+    """The cluster's Slurm, by its commands or by slurmrestd."""
+    if settings.slurm_rest is None:
+        return Slurm(cluster)
+    client = Client(settings.slurm_rest, settings.slurm_rest_user, settings.slurm_rest_token_file)
+    return SlurmRest(cluster, client)
 
 
 def make_partitions(house: House) -> None:

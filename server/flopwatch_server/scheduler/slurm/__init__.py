@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 from flopwatch_server.scheduler.records import (
     JobRecord,
@@ -20,12 +19,11 @@ from flopwatch_server.scheduler.slurm.accounts import read_associations, read_us
 from flopwatch_server.scheduler.slurm.client import Client, Runner, run_command
 from flopwatch_server.scheduler.slurm.nodes import read_nodes
 from flopwatch_server.scheduler.slurm.queue import read_queue
+from flopwatch_server.scheduler.slurm.refusals import Refusals
 from flopwatch_server.scheduler.slurm.shares import read_shares
-from flopwatch_server.scheduler.slurm.table import Answer
 
 __all__ = ["Slurm"]
 
-Record = TypeVar("Record")
 log = logging.getLogger(__name__)
 
 
@@ -45,12 +43,12 @@ class Slurm:
     ) -> None:
         self.cluster = cluster
         self._client = Client(environment, run)
-        self._refusals: dict[tuple[str, str], Refusal] = {}
+        self._refusals = Refusals(cluster)
         self._has_json = True
 
     def queue(self) -> Sequence[JobRecord]:
         """All pending and running jobs, without `gpus`; suspended time comes from ended()."""
-        return self._records("queue", read_queue(self._client))
+        return self._refusals.sift("queue", read_queue(self._client))
 
     def gpus(self, started: Sequence[JobRecord]) -> dict[int, tuple[NodeGpus, ...]]:
         """The GPUs of these jobs, () for a job without any; a job that has ended is missing.
@@ -59,49 +57,34 @@ class Slurm:
         """
         if self._has_json:
             try:
-                return dict(self._records("gpus", detail.read_gpus(self._client, started)))
+                return dict(self._refusals.sift("gpus", detail.read_gpus(self._client, started)))
             except SchedulerError as error:
                 told = detail_text.read_gpus(self._client, started)  # raises where Slurm is down
                 log.warning("%s: %s: reading scontrol from now on", self.cluster, error)
                 self._has_json = False
         else:
             told = detail_text.read_gpus(self._client, started)
-        return dict(self._records("gpus", told))
+        return dict(self._refusals.sift("gpus", told))
 
     def ended(self, since: datetime, until: datetime | None = None) -> Sequence[JobRecord]:
         """Runs that ended at or after `since`, each once; `restarts` comes from queue()."""
-        return self._records("ended", read_ended(self._client, since, until))
+        return self._refusals.sift("ended", read_ended(self._client, since, until))
 
     def nodes(self) -> Sequence[NodeRecord]:
         """All nodes and their states."""
-        return self._records("nodes", read_nodes(self._client))
+        return self._refusals.sift("nodes", read_nodes(self._client))
 
     def people(self) -> People:
         """All associations, and the users that have one on this cluster; slurmdbd must run."""
-        associations = self._records("associations", read_associations(self._client))
+        associations = self._refusals.sift("associations", read_associations(self._client))
         names = {association.user for association in associations}
-        users = self._records("users", read_users(self._client))
+        users = self._refusals.sift("users", read_users(self._client))
         return People(tuple(associations), tuple(user for user in users if user.name in names))
 
     def shares(self) -> Sequence[ShareRecord]:
         """The fair share of all associations; PriorityType must be priority/multifactor."""
-        return self._records("shares", read_shares(self._client))
+        return self._refusals.sift("shares", read_shares(self._client))
 
     def refusals(self) -> Sequence[Refusal]:
         """What was left out since this was last asked, by call and field."""
-        told, self._refusals = list(self._refusals.values()), {}
-        return told
-
-    def _records(self, call: str, answer: Answer[Record]) -> list[Record]:
-        for error in answer.refused:
-            known = self._refusals.get((call, error.field))
-            count = known.count + 1 if known else 1
-            self._refusals[call, error.field] = Refusal(call, error.field, str(error), count)
-        if answer.refused:
-            first = answer.refused[0]
-            if not answer.records:
-                raise SchedulerError(f"{self.cluster}: {call}: no record can be read: {first}")
-            log.warning(
-                "%s: %s: left out %d records: %s", self.cluster, call, len(answer.refused), first
-            )
-        return answer.records
+        return self._refusals.told()

@@ -63,7 +63,7 @@ def parse_job(text: str, job: JobRecord) -> Iterator[JobGpus]:
     if not end or state is None or tres is None:
         raise FieldError("JobState", told, f"job {job.raw_job_id}")
     lines = _HELD.findall(told)
-    if are_told([state[1]], [gres for _, gres in lines], tres[1]):
+    if are_told(state[1], [gres for _, gres in lines], tres[1]):
         yield job.raw_job_id, tuple(_gpus(lines))
 
 

@@ -1,5 +1,7 @@
 """The nodes: state with flags, the reason an admin gave, and the GPUs that the node should have."""
 
+from collections.abc import Iterable
+
 from flopwatch_server.scheduler.records import NodeRecord
 from flopwatch_server.scheduler.slurm import fields
 from flopwatch_server.scheduler.slurm.client import Client
@@ -31,18 +33,27 @@ def read_nodes(client: Client) -> Answer[NodeRecord]:
 
 
 def parse_node(row: Row, partitions: tuple[str, ...]) -> NodeRecord:
-    """One row as a record; `gpu_type` is None on a node with GPUs of several types."""
+    """One row as a record."""
     state = row["StateComplete"].upper()
     if not state:
         raise fields.FieldError("StateComplete", state)
-    cards = [gres for gres in parse_gres(row, "Gres") if gres.name == CARDS]
-    types = {gres.gres_type for gres in cards}
+    reason = "" if row["Reason"] == "none" else row["Reason"]
+    # The default partition is printed with a star.
+    names = [name.rstrip("*") for name in partitions]
+    return node_record(row["NodeList"], state, reason, row["Gres"], names)
+
+
+def node_record(
+    name: str, state: str, reason: str, gres: str, partitions: Iterable[str]
+) -> NodeRecord:
+    """A node of these GRES; `gpu_type` is None on a node with GPUs of several types."""
+    cards = [one for one in parse_gres({"Gres": gres}, "Gres") if one.name == CARDS]
+    types = {one.gres_type for one in cards}
     return NodeRecord(
-        name=row["NodeList"],
+        name=name,
         state=state,
-        reason="" if row["Reason"] == "none" else row["Reason"],
-        gpu_count=sum(gres.count for gres in cards),
+        reason=reason,
+        gpu_count=sum(one.count for one in cards),
         gpu_type=types.pop() if len(types) == 1 else None,
-        # The default partition is printed with a star.
-        partitions=tuple(sorted(name.rstrip("*") for name in partitions)),
+        partitions=tuple(sorted(partitions)),
     )

@@ -60,11 +60,6 @@ def parse_job(row: Row) -> JobRecord:
     array_task_id = int(tasks) if fields.is_number(tasks) else None
     het_job_id = fields.optional_number(row, "HetJobID")
     het_offset = fields.optional_number(row, "HetJobOffset")
-    display_id = str(raw_job_id)
-    if in_array:
-        display_id = f"{array_job_id}_{tasks if array_task_id is not None else f'[{tasks}]'}"
-    elif het_job_id is not None:
-        display_id = f"{het_job_id}+{het_offset}"
     return JobRecord(
         raw_job_id=raw_job_id,
         submitted_at=fields.required_moment(row, "SubmitTime"),
@@ -72,7 +67,7 @@ def parse_job(row: Row) -> JobRecord:
         name=row["Name"],
         user=row["UserName"],
         account=row["Account"],
-        display_id=display_id,
+        display_id=display_id(raw_job_id, array_job_id, tasks, het_job_id, het_offset),
         partition=row["Partition"],
         qos=row["QOS"],
         reason="" if row["Reason"] == "None" else row["Reason"],
@@ -88,3 +83,15 @@ def parse_job(row: Row) -> JobRecord:
         het_job_id=het_job_id,
         het_offset=het_offset,
     )
+
+
+def display_id(
+    raw_job_id: int, array: int | None, tasks: str, het: int | None, het_offset: int | None
+) -> str:
+    """The id that users know: 7, an array's task 7_3, its waiting rest 7_[4-9%2], a het part 7+1.
+
+    `tasks` is a task's number or the list of those that wait.
+    """
+    if array is not None:
+        return f"{array}_{tasks if fields.is_number(tasks) else f'[{tasks}]'}"
+    return str(raw_job_id) if het is None else f"{het}+{het_offset}"
