@@ -184,6 +184,8 @@ def test_the_history_begins_with_what_held_then(site: Site) -> None:
     for minute in (0, 70, 130):
         site.tell(at(minute), shares=(replace(ALICE, raw_usage=minute),))
 
+    assert (site.shares()[2].raw_usage, site.shares()[2].changed_at) == (130, at(130))
+
     def told(since: datetime) -> list[tuple[datetime, int | None]]:
         return [(point.at, point.raw_usage) for point in site.history("alice", since).points]
 

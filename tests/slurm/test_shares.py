@@ -11,7 +11,7 @@ from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.scheduler.slurm.fields import FieldError
 from flopwatch_server.scheduler.slurm.shares import COLUMNS, parse_share
 
-CAPTURE = Path(__file__).parent / "cases/22.05/sshare.txt"
+CASES = Path(__file__).parent / "cases/22.05"
 ALICE = {
     "Account": "   vision", "User": "alice", "Partition": "", "RawShares": "10",
     "NormShares": "0.250000", "RawUsage": "41723", "EffectvUsage": "0.734523",
@@ -19,11 +19,11 @@ ALICE = {
 }  # fmt: skip
 
 
-def captured_rows() -> list[dict[str, str]]:
-    """The capture's rows with the two columns that it lacks and our own call asks for."""
-    names, *lines = (line.split("|") for line in CAPTURE.read_text().splitlines())
+def captured_rows(case: str = "sshare.txt") -> list[dict[str, str]]:
+    """A capture's rows, with two columns that the first lacks and our own call asks for."""
+    names, *lines = (line.split("|") for line in (CASES / case).read_text().splitlines())
     return [
-        dict(zip(names, line, strict=True)) | {"Partition": "", "LevelFS": ""} for line in lines
+        {"Partition": "", "LevelFS": ""} | dict(zip(names, line, strict=True)) for line in lines
     ]
 
 
@@ -82,19 +82,28 @@ def test_the_root_of_the_tree_has_no_shares_rather_than_none_of_them() -> None:
     assert (root.raw_usage, root.effective_usage) == (67779, 1.0)
 
 
-def test_who_has_used_nothing_has_an_infinite_level() -> None:
-    record = parse_share({**ALICE, "RawUsage": "0", "EffectvUsage": "0.000000", "LevelFS": "inf"})
-    assert (record.raw_usage, record.effective_usage, record.level_fs) == (0, 0.0, math.inf)
+def test_the_levels_of_a_captured_tree() -> None:
+    records = [parse_share(row) for row in captured_rows("sshare_levels.txt")]
+    assert [
+        (record.account, record.user, record.partition, record.raw_shares, record.norm_shares,
+         record.level_fs)
+        for record in records
+    ] == [
+        ("root", None, "", None, None, None),
+        ("root", "root", "", 1, 0.015873, math.inf),
+        ("physics", None, "", 1, 0.015873, math.inf),
+        ("physics", "bob", "", None, 0.015873, None),
+        ("research", None, "", 60, 0.952381, math.inf),
+        ("nlp", None, "", 7, 1.0, math.inf),
+        ("nlp", "alice", "debug", 3, 1.0, math.inf),
+        ("vision", None, "", None, None, None),
+        ("vision", "alice", "", 1, 0.015873, 0.015873),
+    ]  # fmt: skip
 
 
 def test_a_level_above_one_and_one_below() -> None:
     assert parse_share(ALICE).level_fs == 0.340357
     assert parse_share({**ALICE, "LevelFS": "12.420853"}).level_fs == 12.420853
-
-
-def test_who_shares_with_the_parent_has_no_shares_and_no_level() -> None:
-    record = parse_share({**ALICE, "RawShares": "parent", "LevelFS": ""})
-    assert (record.raw_shares, record.level_fs, record.norm_shares) == (None, None, 0.25)
 
 
 @pytest.mark.parametrize(

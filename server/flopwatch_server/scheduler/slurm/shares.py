@@ -39,19 +39,20 @@ def read_shares(client: Client) -> Answer[ShareRecord]:
 def parse_share(row: Row) -> ShareRecord:
     """One row as a record; raises FieldError naming the field of unknown shape.
 
-    The account is indented by its depth in the tree. Its root has no shares, for which NormShares
-    says 0.
+    The account is indented by its depth in the tree. Of an account without shares of its own, as
+    the root is, NormShares says 0.
     """
     account = row["Account"].lstrip(" ")
     if not account:
         raise fields.FieldError("Account", row["Account"])
-    is_root = not row["RawShares"]
+    shares = raw_shares(row, "RawShares")
+    has_part = shares is not None or row["User"]
     return ShareRecord(
         account=account,
         user=row["User"] or None,
         partition=row["Partition"],
-        raw_shares=raw_shares(row, "RawShares"),
-        norm_shares=None if is_root else _fraction(row, "NormShares"),
+        raw_shares=shares,
+        norm_shares=_fraction(row, "NormShares") if has_part else None,
         raw_usage=fields.optional_number(row, "RawUsage"),
         effective_usage=_fraction(row, "EffectvUsage"),
         fair_share=_fraction(row, "FairShare"),
