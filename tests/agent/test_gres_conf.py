@@ -55,6 +55,9 @@ LISTS = {
     "detection switched off for the node": (
         "AutoDetect=nvml\nNodeName=gpu2 AutoDetect=off Name=gpu File=/dev/nvidia[0-1]", [0, 1],
     ),
+    "detection in a line of a resource, which Slurm takes no notice of": (
+        "Name=gpu AutoDetect=nvml File=/dev/nvidia[1,0]", [1, 0],
+    ),
     "detection for other nodes": (
         "NodeName=gpu[5-9] AutoDetect=nvml\nNodeName=gpu2 Name=gpu File=/dev/nvidia1", [1],
     ),
@@ -66,9 +69,8 @@ LISTS = {
 }  # fmt: skip
 SLURM = """\
 ClusterName=lab
-NodeName=DEFAULT Gres=gpu:v100:8 CPUs=64
 NodeName=gpu1 Gres=gpu:4
-include nodes.conf
+  INCLUDE 	nodes.conf 
 PartitionName=all Nodes=ALL
 """
 NODES = """\
@@ -85,6 +87,7 @@ SILENT = {
     "letters": ("Name=gpu File=/dev/nvidia[a-b]", "gres.conf:1: [a-b] is no list of numbers"),
     "too many": ("Name=gpu File=/dev/nvidia[0-1024]", "gres.conf:1: [0-1024] has no end"),
     "far too many": ("Name=gpu File=/dev/nvidia[0-999999999]", "names too many"),
+    "too many by too many": (f"Name=gpu File=/dev/nvidia{'[0-999]' * 9999}", "names too many"),
     "too many together": (
         "Name=gpu File=/dev/nvidia[0-9]\n" + "Name=gpu File=/dev/nvidia[0-1014]\n", "gres.conf:2: ",
     ),
@@ -92,6 +95,8 @@ SILENT = {
     "prose": ("Name=gpu File=/dev/nvidia0\nthe quick fox", "gres.conf:2: 'the quick fox' is not"),
     "an unknown line": ("Gpus=4", "gres.conf:1: neither Name nor NodeName"),
     "a lost include": ("include gone.conf", "gone.conf"),
+    "an include of itself": ("Include gres.conf", "gres.conf: one Include too many"),
+    "too much": ("#" * (1 << 20) + "\n", "gres.conf: over 1048576 bytes"),
     "include after include": ("Include nodes.conf", "nodes.conf:1: 'include"),
 }  # fmt: skip
 
@@ -121,6 +126,21 @@ def test_positions_go_by_the_files_as_slurm_takes_them(
     assert listed == [(f"/dev/nvidia{number}",) for number in numbers]
 
 
+def test_positions_are_those_that_a_real_slurm_had(tmp_path: Path) -> None:
+    """Of five jobs with one GPU each in Slurm 22.05: their IDX, and the file that each could open.
+
+    There nvidia5 and nvidia2 were IDX 0 and 1, nvidia7, nvidia6 and nvidia1 were 2 to 4.
+    """
+    gres = (
+        "NodeName=gpu2 Name=gpu Type=a File=/dev/nvidia[1,0]\n"
+        "NodeName=gpu2 Name=gpu Type=b \\\n  File=/dev/nvidia[5,2-4]\n"
+        "Name=gpu Type=a File=/dev/nvidia7,/dev/nvidia6\n"
+    )
+    slurm = "NodeName=gpu2 Gres=gpu:b:2,gpu:a:3\n"
+    _, listed = gres_conf.load(folder(tmp_path, gres, slurm), "gpu2")
+    assert listed == [(f"/dev/nvidia{number}",) for number in (5, 2, 7, 6, 1)]
+
+
 def test_a_resource_of_several_files_has_one_position(tmp_path: Path) -> None:
     gres = (
         "Name=gpu Type=3g.40gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[30-31]\n"
@@ -145,6 +165,16 @@ def test_what_is_not_written_there_is_not_known_and_said_once(
     assert cause in message
 
 
+def test_no_more_files_are_included_than_anybody_has(tmp_path: Path) -> None:
+    for number in range(32):
+        (tmp_path / f"{number}.conf").touch()
+    path = folder(tmp_path, "".join(f"include {number}.conf\n" for number in range(31)))
+    assert gres_conf.load(path, "gpu2")[1] == []
+    folder(tmp_path, "".join(f"include {number}.conf\n" for number in range(32)))
+    with pytest.raises(ValueError, match=r"31\.conf: one Include too many"):
+        gres_conf.load(path, "gpu2")
+
+
 @pytest.mark.parametrize("slurm", ["", "NodeName=gpu1 Gres=gpu:a100:1,gpu:v100:1\n"])
 def test_several_types_have_no_order_where_slurm_conf_does_not_name_the_node(
     tmp_path: Path, slurm: str
@@ -152,6 +182,21 @@ def test_several_types_have_no_order_where_slurm_conf_does_not_name_the_node(
     gres = "Name=gpu Type=a100 File=/dev/nvidia0\nName=gpu Type=v100 File=/dev/nvidia1\n"
     with pytest.raises(ValueError, match=r"slurm\.conf does not name gpu2"):
         gres_conf.load(folder(tmp_path, gres, slurm), "gpu2")
+
+
+@pytest.mark.parametrize(
+    ("slurm", "numbers"),
+    [
+        ("NodeName=default Gres=gpu:v100:1,gpu:a100:1\nNodeName=gpu2\n", [1, 0]),
+        ("NodeName=DEFAULT Gres=gpu:v100,gpu:a100\nNodeName=gpu2 Gres=gpu:a100,gpu:v100", [0, 1]),
+    ],
+)
+def test_a_node_has_the_types_of_the_default_unless_it_has_its_own(
+    tmp_path: Path, slurm: str, numbers: list[int]
+) -> None:
+    gres = "Name=gpu Type=a100 File=/dev/nvidia0\nName=gpu Type=v100 File=/dev/nvidia1\n"
+    _, listed = gres_conf.load(folder(tmp_path, gres, slurm), "gpu2")
+    assert listed == [(f"/dev/nvidia{number}",) for number in numbers]
 
 
 def test_types_that_slurm_conf_does_not_know_leave_the_order_as_written(tmp_path: Path) -> None:

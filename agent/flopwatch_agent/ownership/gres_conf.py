@@ -15,7 +15,6 @@ Slurm's order, by its source (`gres_g_node_config_load` and `_merge_config` of 2
 import logging
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +96,7 @@ def load(path: Path, node: str) -> tuple[Conf, list[Files]]:
             raise ValueError(f"{path}: several types, and slurm.conf does not name {node}")
         if counts := _types(gres):
             gpus = [gpu for type_, count in counts.items()
-                    for gpu in [gpu for gpu in gpus if gpu[0] == type_][:count]]  # fmt: skip
+                    for gpu in [each for each in gpus if each[0] == type_][:count]]  # fmt: skip
     return conf, [files for _, files in gpus]
 
 
@@ -175,12 +174,10 @@ def _types(gres: str) -> dict[str, int]:
 def _spot(files: Files, caps: Mapping[int, str]) -> Spot | None:
     """Where the driver has what these files open; None where they don't tell one device."""
     try:
-        found = [os.stat(file) for file in files]
+        found = [os.stat(file).st_rdev for file in files]  # 0 of what is no device
     except (OSError, ValueError):  # no such file, or none could have this name
         return None
-    if not all(stat.S_ISCHR(each.st_mode) for each in found):
-        return None
-    numbers = [(os.major(each.st_rdev), os.minor(each.st_rdev)) for each in found]
+    numbers = [(os.major(number), os.minor(number)) for number in found]
     gpus = [minor for major, minor in numbers if major == _NVIDIA_MAJOR]
     needed = {caps.get(minor, "") for major, minor in numbers if major != _NVIDIA_MAJOR}
     if len(gpus) != 1:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from math import prod
 from pathlib import Path
 
 Stamp = tuple[int, int, int, int]
@@ -18,9 +17,8 @@ Stamp = tuple[int, int, int, int]
 MOST_NAMES = 65536
 """Nodes that one list may name, as in Slurm's own host lists (MAX_RANGE)."""
 
-_MOST_BYTES = 4 << 20
-_MOST_FILES = 64
-_INCLUDE = re.compile(r"\s*include\s+(\S.*?)\s*", re.IGNORECASE)
+_MOST_BYTES = 1 << 20
+_MOST_FILES = 32
 _COMMENT = re.compile(r"(?<!\\)#.*")
 _SETTING = re.compile(r'\s*([A-Za-z0-9_.]+)\s*=\s*(?:"([^"]*)"|(\S+))(?!\S)')
 _NAME = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
@@ -65,15 +63,15 @@ class Conf:
 def read(path: Path) -> Conf:
     """A file and those it includes; OSError or ValueError if one can't be read.
 
-    An Include in an included file is left as it is, and so is no setting to whoever asks.
+    An Include within an included file is not followed: it stays a line, which is no setting.
     """
     conf = Conf()
     for line in _lines(path, conf.stamps):
-        include = _INCLUDE.fullmatch(line.text)
-        if include is None:
-            conf.lines.append(line)
+        word, *rest = line.text.split(None, 1)
+        if word.lower() == "include" and rest:
+            conf.lines.extend(_lines(path.parent / rest[0].rstrip(), conf.stamps))
         else:
-            conf.lines.extend(_lines(path.parent / include[1], conf.stamps))
+            conf.lines.append(line)
     return conf
 
 
@@ -85,12 +83,13 @@ def names(text: str, most: int) -> Iterator[str]:
     if re.search(r"[\[\]]", _BRACKETS.sub("", text)):
         raise ValueError(f"{text[:40]!r} has a bracket too many")
     for item in _NAME.finditer(text):
-        pieces = _BRACKETS.split(item[0])  # every other one is what stood in brackets
-        choices = [_numbers(each, most) if place % 2 else [each]
-                   for place, each in enumerate(pieces)]  # fmt: skip
-        most -= prod(map(len, choices))
-        if most < 0:
-            raise ValueError(f"{text[:40]!r} names too many")
+        choices, count = [], 1
+        for place, piece in enumerate(_BRACKETS.split(item[0])):
+            choices.append(_numbers(piece, most) if place % 2 else [piece])  # odd: in brackets
+            count *= len(choices[-1])
+            if count > most:
+                raise ValueError(f"{text[:40]!r} names too many")
+        most -= count
         yield from map("".join, product(*choices))
 
 
@@ -111,11 +110,13 @@ def gres_of(conf: Conf, node: str) -> str | None:
 
 def _lines(path: Path, stamps: dict[Path, Stamp]) -> Iterator[Line]:
     """Lines that say anything. The file's stamp goes to `stamps`."""
+    if path in stamps or len(stamps) == _MOST_FILES:
+        raise ValueError(f"{path}: one Include too many")
     with path.open("rb") as file:
         stamps[path] = _stamp(os.fstat(file.fileno()))
         content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES or len(stamps) > _MOST_FILES:
-        raise ValueError(f"{path}: too much to read")
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path}: over {_MOST_BYTES} bytes")
     begun, begins = "", 0
     for number, physical in enumerate(content.decode(errors="replace").split("\n"), 1):
         text = _COMMENT.sub("", physical).rstrip()
