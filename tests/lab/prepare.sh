@@ -5,10 +5,10 @@
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
-packages='slurm-wlm slurm-client slurmdbd slurm-wlm-mysql-plugin munge mariadb-server redis-server
+packages='slurm-wlm slurm-client slurmdbd slurmrestd slurm-wlm-mysql-plugin munge mariadb-server redis-server
 postgresql chromium debootstrap git gcc g++ libc6-dev python3-dev curl util-linux procps iproute2
 passwd'
-probe='slurmctld slurmd slurmdbd squeue sacct munged mariadbd mariadb-install-db redis-server
+probe='slurmctld slurmd slurmdbd slurmrestd squeue sacct munged mariadbd mariadb-install-db redis-server
 chromium debootstrap git gcc g++ curl setpriv mknod ip useradd'
 
 missing=''

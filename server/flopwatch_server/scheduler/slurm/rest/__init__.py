@@ -30,10 +30,13 @@ class SlurmRest:
         return {job.raw_job_id: job.gpus for job in started if job.gpus is not None}
 
     def ended(self, since: datetime, until: datetime | None = None) -> Sequence[JobRecord]:
-        """Runs that ended at or after `since`, each once."""
-        window = {"start_time": str(int(since.timestamp()))}
+        """Runs that ended at or after `since`, each once.
+
+        Measured on 22.05: a job that was cancelled while it was held is not among them.
+        """
+        window = {"start_time": _unix(since)}
         if until is not None:
-            window["end_time"] = str(int(until.timestamp()))
+            window["end_time"] = _unix(until)
         answer = parse_ended(self._client.ask("slurmdb", "jobs", **window), since)
         runs = {(record.raw_job_id, record.submitted_at): record for record in answer.records}
         answer.records = list(runs.values())
@@ -46,3 +49,8 @@ class SlurmRest:
     def refusals(self) -> Sequence[Refusal]:
         """What was left out since this was last asked, by call and field."""
         return self._refusals.told()
+
+
+def _unix(time: datetime) -> str:
+    """A time in the one form that every version takes: 22.05 refuses a bare number."""
+    return f"uts{int(time.timestamp())}"

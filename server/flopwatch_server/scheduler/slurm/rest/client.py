@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+import msgspec
 
 from flopwatch_server.scheduler.records import SchedulerError
 
@@ -12,6 +13,15 @@ VERSIONS = tuple(f"v0.0.{number}" for number in range(45, 37, -1))
 
 DEADLINE_SECONDS = 30.0
 _SOCKET = "unix:"
+
+
+class _Error(msgspec.Struct):
+    description: str | None = None
+    error: str | None = None
+
+
+class _Failure(msgspec.Struct):
+    errors: list[_Error]
 
 
 class Client:
@@ -40,9 +50,8 @@ class Client:
         answer = self._get(f"/{part}/{version}/{what}", parameters)
         if answer.status_code != httpx.codes.OK:
             self._version = None  # it may have been replaced by another
-            raise SchedulerError(
-                f"slurmrestd: {part}/{what}: status {answer.status_code}: {answer.text[:200]}"
-            )
+            status = answer.status_code
+            raise SchedulerError(f"slurmrestd: {part}/{what}: status {status}: {_reason(answer)}")
         return answer.text
 
     def _newest(self) -> str:
@@ -71,3 +80,12 @@ class Client:
             except OSError as error:
                 raise SchedulerError(f"slurmrestd: {self._token_file}: {error.strerror}") from error
         return headers
+
+
+def _reason(answer: httpx.Response) -> str:
+    """What slurmrestd says is wrong, in one line."""
+    try:
+        errors = msgspec.json.decode(answer.content, type=_Failure).errors
+    except msgspec.DecodeError:
+        return " ".join(answer.text[:200].split())
+    return "; ".join(filter(None, (error.description or error.error for error in errors)))[:200]
