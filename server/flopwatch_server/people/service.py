@@ -44,22 +44,20 @@ def apply_people(
         for record in people.associations
         if record.user is None
     }
-    associations = {
-        _key(record): {
-            "account": storable(record.account), "user_name": record.user and storable(record.user),
-            "partition": storable(record.partition), "raw_shares": record.raw_shares, **told,
-        }
-        for record in people.associations
-    }  # fmt: skip
+    raw_shares = {_key(record): record.raw_shares for record in people.associations}
+    associations = [
+        {"account": account, "user_name": user, "partition": partition, "raw_shares": count, **told}
+        for (account, user, partition), count in raw_shares.items()
+    ]
     repository.tell_users(session, users)
     repository.tell_accounts(
         session, [{"name": name, "parent": parent, **told} for name, parent in parents.items()]
     )
-    repository.tell_associations(session, list(associations.values()))
+    repository.tell_associations(session, associations)
     if complete:
         ids = repository.association_ids(session, cluster_id)
         names = [user["name"] for user in users]
-        present = [ids[key] for key in associations]
+        present = [ids[key] for key in raw_shares]
         repository.mark_gone(session, cluster_id, names, parents, present, now)
 
 
