@@ -87,6 +87,9 @@ SILENT = {
     "letters": ("Name=gpu File=/dev/nvidia[a-b]", "gres.conf:1: [a-b] is no list of numbers"),
     "too many": ("Name=gpu File=/dev/nvidia[0-1024]", "gres.conf:1: [0-1024] has no end"),
     "far too many": ("Name=gpu File=/dev/nvidia[0-999999999]", "names too many"),
+    "too many one by one": (
+        f"Name=gpu File={','.join(f'/dev/nvidia{number}' for number in range(1025))}", "too many",
+    ),
     "too many by too many": (f"Name=gpu File=/dev/nvidia{'[0-999]' * 9999}", "names too many"),
     "too many together": (
         "Name=gpu File=/dev/nvidia[0-9]\n" + "Name=gpu File=/dev/nvidia[0-1014]\n", "gres.conf:2: ",
