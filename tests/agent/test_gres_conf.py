@@ -70,7 +70,7 @@ LISTS = {
 SLURM = """\
 ClusterName=lab
 NodeName=gpu1 Gres=gpu:4
-  INCLUDE 	nodes.conf 
+  INCLUDE 	nodes.conf
 PartitionName=all Nodes=ALL
 """
 NODES = """\
