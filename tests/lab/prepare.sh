@@ -5,11 +5,11 @@
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
-packages='slurm-wlm slurm-client slurmdbd slurmrestd slurm-wlm-mysql-plugin munge mariadb-server redis-server
-postgresql chromium debootstrap git gcc g++ libc6-dev python3-dev curl util-linux procps iproute2
-passwd'
-probe='slurmctld slurmd slurmdbd slurmrestd squeue sacct munged mariadbd mariadb-install-db redis-server
-chromium debootstrap git gcc g++ curl setpriv mknod ip useradd'
+packages='slurm-wlm slurm-client slurmdbd slurmrestd slurm-wlm-mysql-plugin munge mariadb-server
+redis-server postgresql chromium debootstrap git gcc g++ libc6-dev python3-dev curl util-linux procps
+iproute2 passwd'
+probe='slurmctld slurmd slurmdbd slurmrestd squeue sacct munged mariadbd mariadb-install-db
+redis-server chromium debootstrap git gcc g++ curl setpriv mknod ip useradd'
 
 missing=''
 for command in $probe; do

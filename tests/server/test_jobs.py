@@ -327,14 +327,6 @@ def test_a_person_without_a_name_does_not_own_the_runs_without_a_user(database: 
             service.find_run(session, Principal("", "researcher"), "granite", "481340", at(3))
 
 
-@pytest.mark.parametrize("job_id", ["123_4", "130"])
-def test_an_array_task_is_found_by_its_own_and_its_raw_id(database: Database, job_id: str) -> None:
-    task = replace(RUNNING, raw_job_id=130, display_id="123_4", array_job_id=123, array_task_id=4)
-    with database.session() as session:
-        tell(session, task, minute=2)
-        assert service.find_run(session, ADMIN, "granite", job_id, at(3)).job_id == "123_4"
-
-
 @pytest.mark.parametrize("job_id", ["9" * 30, "-1", "1e3", "", "²", "481340 "])
 def test_an_id_that_is_none_finds_nothing(database: Database, job_id: str) -> None:
     with database.session() as session:

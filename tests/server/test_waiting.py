@@ -10,7 +10,7 @@ from flopwatch_server.access.principal import Principal
 from flopwatch_server.app import create_app
 from flopwatch_server.database.engine import Database
 from flopwatch_server.house import House, NotFound
-from flopwatch_server.jobs.pending import pending_class, waiting_tasks
+from flopwatch_server.jobs.pending import pending_class
 from flopwatch_server.jobs.schemas import WaitingDemand, WaitingGroup
 from flopwatch_server.jobs.waiting import waiting_demand
 from tests.server.world import ADMIN, World, at
@@ -86,30 +86,6 @@ def groups(world: World, principal: Principal = ADMIN) -> list[WaitingGroup]:
 )  # fmt: skip
 def test_a_reason_has_a_class(reason: str, expected: str) -> None:
     assert pending_class(reason) == expected
-
-
-@pytest.mark.parametrize(
-    ("display_id", "tasks"),
-    [
-        ("123_[4-9%2]", 6),
-        ("123_[7]", 1),
-        ("3_[0-9%1]", 10),
-        ("123_[1,3,5-7]", 5),
-        ("123_[0-15:4]", 4),
-        ("123_[0-10:2,20%3]", 7),
-        ("123_[1,3,5,7,...]", None),
-        ("123_[1,3,...%4]", None),
-        ("123_[]", None),
-        ("123_[1--3]", None),
-        ("123_[1:0]", None),
-        ("123", None),
-        ("the rest", None),
-    ],
-)
-def test_the_rest_of_an_array_stands_for_the_tasks_that_its_id_lists(
-    display_id: str, tasks: int | None
-) -> None:
-    assert waiting_tasks(display_id) == tasks
 
 
 def test_waiting_runs_are_counted_by_class_and_account(world: World) -> None:

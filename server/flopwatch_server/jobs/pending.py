@@ -1,4 +1,4 @@
-"""Why a run waits, in five classes, and for how many tasks the waiting rest of an array stands."""
+"""Why a run waits, in five classes."""
 
 import re
 from typing import Literal
@@ -21,8 +21,6 @@ _LIMITS = re.compile(r"(?:Assoc|QOS(?!NotAllowed)|Max).+")
 """Limits of an association or a QOS: Slurm has some 150 words for them, and new ones come."""
 
 _NO_LETTER = re.compile(r"[^A-Za-z]")
-_TASKS = re.compile(r"[0-9]+_\[([0-9:,-]+)(?:%[0-9]+)?\]")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?")
 
 
 def pending_class(reason: str) -> PendingClass:
@@ -42,21 +40,3 @@ def pending_class(reason: str) -> PendingClass:
         if word in words:
             return name
     return "limit" if _LIMITS.fullmatch(word) else "other"
-
-
-def waiting_tasks(display_id: str) -> int | None:
-    """For how many tasks the waiting rest of an array stands: 6 for "123_[4-9%2]".
-
-    None where that can't be known: Slurm cuts long lists short ("123_[1,3,5,...]").
-    """
-    tasks = _TASKS.fullmatch(display_id)
-    if tasks is None:
-        return None
-    count = 0
-    for part in tasks[1].split(","):
-        bounds = _RANGE.fullmatch(part)
-        if bounds is None:
-            return None
-        first, last, step = int(bounds[1]), int(bounds[2] or bounds[1]), int(bounds[3] or 1)
-        count += len(range(first, last + 1, step))
-    return count

@@ -15,13 +15,14 @@ from sqlalchemy import (
     TableValuedAlias,
     Text,
     all_,
+    and_,
     any_,
     case,
     cast,
     column,
-    false,
     func,
     literal,
+    or_,
     select,
     true,
     update,
@@ -32,11 +33,13 @@ from sqlalchemy.orm import Session, aliased
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.visibility import may_see
 from flopwatch_server.fleet.models import Cluster, Device, Node
+from flopwatch_server.jobs import identity
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.scheduler.records import PENDING_STATES
 
 _END = func.coalesce(Run.ended_at, Run.vanished_at)
+_NAMESAKES = 8  # jobs that answer to one id: Slurm uses ids again, and a task may be in a rest
 Holding = Row[int, int, int, int, datetime | None, bool]
 Key = tuple[int, datetime]
 Known = Row[int, datetime, int, datetime | None, datetime | None, int | None]
@@ -89,15 +92,47 @@ def to_view(row: Row[Any], now: datetime) -> RunView:
 def newest_run(
     session: Session, principal: Principal, cluster: str, job_id: str
 ) -> Row[Any] | None:
-    """The newest visible run whose display id is `job_id`, else whose raw id is."""
+    """The newest visible run of the job that `job_id` names, in any of the forms of `identity`.
+
+    Where several answer to it, the one that shows this very id comes first, then the one of this
+    raw id: the last task of an array has the array's own.
+    """
     runs = visible_runs(principal).where(Cluster.name == cluster)
-    by_raw_id: ColumnElement[bool] = false()
-    if job_id.isascii() and job_id.isdigit() and len(job_id) < 19:
-        by_raw_id = Run.raw_job_id == int(job_id)
-    newest = runs.where((Run.display_id == job_id) | by_raw_id).order_by(
-        (Run.display_id == job_id).desc(), Run.submitted_at.desc()
+    shown = identity.without_step(job_id)
+    named = identity.parse(shown)
+    by_raw_id = () if named is None else ((Run.raw_job_id == named.first).desc(),)
+    newest = runs.where(is_named(shown)).order_by(
+        (Run.display_id == shown).desc(), *by_raw_id, Run.submitted_at.desc()
     )
-    return session.execute(newest.limit(1)).first()
+    rows = session.execute(newest.limit(_NAMESAKES))
+    return next((row for row in rows if _holds(row.Run, named)), None)
+
+
+def _holds(run: Run, named: identity.JobId | None) -> bool:
+    """Whether a run that answers to an id is of its task, where it asks for one."""
+    if named is None or named.task is None or run.array_task_id is not None:
+        return True
+    return any(named.task in some for some in identity.waiting_tasks(run.display_id) or ())
+
+
+def is_named(job_id: str) -> ColumnElement[bool]:
+    """Whether a run is of the job that this id names. A task that still waits is in the rest."""
+    named = identity.parse(job_id)
+    shows_it = Run.display_id == job_id
+    match named:
+        case None:
+            return shows_it
+        case identity.JobId(task=int(task)):
+            ours = or_(Run.array_task_id == task, Run.array_task_id.is_(None))
+            return or_(shows_it, and_(Run.array_job_id == named.first, ours))
+        case identity.JobId(offset=int(offset)):
+            return or_(shows_it, and_(Run.het_job_id == named.first, Run.het_offset == offset))
+        case identity.JobId(is_rest=True):
+            is_rest = Run.array_task_id.is_(None)
+            return or_(shows_it, and_(Run.array_job_id == named.first, is_rest))
+        case _:
+            ids = (Run.raw_job_id, Run.array_job_id, Run.het_job_id)
+            return or_(shows_it, *(id_ == named.first for id_ in ids))
 
 
 def waiting(

@@ -116,7 +116,7 @@ def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
         "cluster_id": cluster_id,
         "raw_job_id": job.raw_job_id,
         "submitted_at": job.submitted_at,
-        "display_id": job.display_id,
+        "display_id": storable(job.display_id),
         "array_job_id": job.array_job_id,
         "array_task_id": job.array_task_id,
         "het_job_id": job.het_job_id,

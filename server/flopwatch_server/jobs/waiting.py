@@ -1,11 +1,14 @@
 """What waits on a cluster, why, and for how many GPUs."""
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.fleet.repository.clusters import the_cluster
 from flopwatch_server.jobs import repository
-from flopwatch_server.jobs.pending import PendingClass, pending_class, waiting_tasks
+from flopwatch_server.jobs.identity import waiting_tasks
+from flopwatch_server.jobs.pending import PendingClass, pending_class
 from flopwatch_server.jobs.schemas import WaitingDemand, WaitingGroup
 
 
@@ -21,7 +24,7 @@ def waiting_demand(session: Session, principal: Principal, cluster: str) -> Wait
     ):
         key = pending_class(reason), account
         group = groups.setdefault(key, WaitingGroup(pending_class=key[0], account=account))
-        tasks = 1 if rest_of_array is None else waiting_tasks(rest_of_array)
+        tasks = 1 if rest_of_array is None else _number(waiting_tasks(rest_of_array))
         group.runs += runs
         if tasks is not None:
             group.tasks += runs * tasks
@@ -30,3 +33,7 @@ def waiting_demand(session: Session, principal: Principal, cluster: str) -> Wait
         else:
             group.gpus += runs * tasks * gpus
     return WaitingDemand(cluster=found.name, groups=[groups[key] for key in sorted(groups)])
+
+
+def _number(tasks: Sequence[range] | None) -> int | None:
+    return None if tasks is None else sum(map(len, tasks))

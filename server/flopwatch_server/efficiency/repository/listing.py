@@ -29,8 +29,9 @@ from flopwatch_server.efficiency.models import MEAN_COLUMNS, run_figures
 from flopwatch_server.efficiency.repository.figures import mean, newest_minute
 from flopwatch_server.efficiency.schemas import JobQuery
 from flopwatch_server.fleet.models import Cluster
+from flopwatch_server.jobs.identity import without_step
 from flopwatch_server.jobs.models import Run
-from flopwatch_server.jobs.repository import visible_runs
+from flopwatch_server.jobs.repository import is_named, visible_runs
 from flopwatch_server.telemetry.models import device_minutes
 from flopwatch_server.telemetry.repository import (
     MINUTE,
@@ -83,7 +84,8 @@ def matching(principal: Principal, query: JobQuery, now: datetime) -> Select[int
             runs = runs.where(field.in_(values))
     if query.text:
         texts = (Run.name, Run.user_name, Run.display_id, cast(Run.raw_job_id, Text))
-        runs = runs.where(or_(*(text.icontains(query.text, autoescape=True) for text in texts)))
+        holds_text = (text.icontains(query.text, autoescape=True) for text in texts)
+        runs = runs.where(or_(is_named(without_step(query.text)), *holds_text))
     return runs
 
 

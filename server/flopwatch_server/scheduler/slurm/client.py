@@ -18,8 +18,11 @@ DEADLINE_SECONDS = 30.0
 FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SLURM_BITSTR_LEN", "SLURM_CLUSTERS")
 """Variables that would hide records or change their shape."""
 
-FIXED = {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
-"""All times as epoch seconds, and those that we write as UTC."""
+FIXED = {
+    "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s", "TZ": "UTC", "SLURM_BITSTR_LEN": "1000",
+}  # fmt: skip
+"""All times as epoch seconds, and those that we write as UTC; lists of an array's tasks up to so
+many letters, of which Slurm prints 64 else."""
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], deadline: float) -> str:
