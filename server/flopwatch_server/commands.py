@@ -45,7 +45,7 @@ def _make_token(
     ] = None,
 ) -> None:
     """Make a token for a machine. Its value is shown once."""
-    with _database() as database, database.session() as session:
+    with database_or_exit() as database, database.session() as session:
         now = utc_now()
         cluster_id = ensure_cluster(session, cluster, now, simulated=simulated)
         value = tokens.create(session, kind, cluster_id, node, now)
@@ -60,7 +60,7 @@ def _set_password(
 ) -> None:
     """Give the local admin a password: asked for, or one line on standard input."""
     password = getpass("New password: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
-    with _database() as database, database.session() as session:
+    with database_or_exit() as database, database.session() as session:
         try:
             sessions.set_password(session, name, password, utc_now())
         except ValueError as problem:
@@ -77,7 +77,8 @@ def settings_or_exit() -> Settings:
 
 
 @contextmanager
-def _database() -> Iterator[Database]:
+def database_or_exit() -> Iterator[Database]:
+    """The server's database, brought up to date; what keeps it away ends the command."""
     settings = settings_or_exit()
     with ExitStack() as stack:
         try:

@@ -1,0 +1,192 @@
+"""What can be wrong with an installation, one function a check. Each finding says what to do."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from sqlalchemy.orm import Session
+
+from flopwatch_server.doctor import repository
+from flopwatch_server.efficiency.cluster_now import SILENT_AFTER
+from flopwatch_server.fleet.models import Cluster
+from flopwatch_server.scheduler.models import TELL_HOLDINGS
+
+LEAST_SKEW_SECONDS = 2.0
+"""A clock this far off moves a fifth of a sample's 10 s into another job's time at a hand-over."""
+
+_LATELY = timedelta(hours=1)
+_REFUSALS_KEPT = timedelta(days=1)
+_SETTLED = timedelta(minutes=10)  # by then a job's processes have been looked at many times
+_MOST_NAMES = 10
+
+Severity = Literal["fault", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong, and what to do. A fault makes figures missing or wrong, a warning may, a note
+    says where a figure rests on an assumption."""
+
+    severity: Severity
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """A cluster as it is at a moment."""
+
+    session: Session
+    cluster: Cluster
+    now: datetime
+
+    @property
+    def heard(self) -> datetime:
+        """Agents that reported since then are not silent."""
+        return self.now - SILENT_AFTER
+
+
+def scheduler_answers(patient: Patient) -> Iterator[Finding]:
+    """Whether the scheduler is asked, and answers."""
+    sources = repository.sources(patient.session, patient.cluster.id)
+    for source in sources:
+        if source.error is not None:
+            since = f"{source.error_since:%Y-%m-%d %H:%M} UTC" if source.error_since else "now"
+            yield Finding(
+                "fault",
+                f"{source.kind} has not answered since {since}: {source.error}",
+                "run the command that the error names as the server's user on the server's host",
+            )
+    if not any(source.kind in TELL_HOLDINGS and source.last_success_at for source in sources):
+        yield Finding(
+            "fault",
+            "no scheduler has ever told which jobs hold GPUs",
+            "set FLOPWATCH_SLURM_CLUSTER or FLOPWATCH_SLURM_REST for the server, or post the feed",
+        )
+
+
+def answers_are_read(patient: Patient) -> Iterator[Finding]:
+    """Whether all of the scheduler's records could be read."""
+    since = patient.now - _REFUSALS_KEPT
+    for refusal in repository.refusals(patient.session, patient.cluster.id, since):
+        yield Finding(
+            "fault",
+            f"records of {refusal.call} are left out, {refusal.count} times since "
+            f"{refusal.first_at:%Y-%m-%d %H:%M} UTC: {refusal.problem}",
+            "report this line with the output of 'sinfo --version'; all other records are read",
+        )
+
+
+def agents_report(patient: Patient) -> Iterator[Finding]:
+    """Whether every node with GPUs has an agent that reports."""
+    session, cluster_id = patient.session, patient.cluster.id
+    if names := repository.silent(session, cluster_id, patient.heard):
+        yield Finding(
+            "fault",
+            f"agents are silent on {_listed(names)}",
+            "look at 'systemctl status flopwatch-agent' there; nodes that are off are expected",
+        )
+    if names := repository.without_agent(session, cluster_id):
+        yield Finding(
+            "warning",
+            f"no agent has ever reported from {_listed(names)}, which have GPUs",
+            "install the agent there; until then their jobs have no figures",
+        )
+
+
+def names_agree(patient: Patient) -> Iterator[Finding]:
+    """Whether agents call their nodes what the scheduler calls them."""
+    if names := repository.strangers(patient.session, patient.cluster.id, patient.heard):
+        yield Finding(
+            "fault",
+            f"agents report from {_listed(names)}, of which the scheduler does not tell",
+            "start those agents with --node and Slurm's name of the node (scontrol show node)",
+        )
+
+
+def clocks_agree(patient: Patient) -> Iterator[Finding]:
+    """Whether the nodes' clocks go with the server's."""
+    rows = repository.skews(patient.session, patient.cluster.id, patient.heard, LEAST_SKEW_SECONDS)
+    if rows:
+        told = [f"{name} ({skew:+.1f} s)" for name, skew in rows]
+        yield Finding(
+            "warning",
+            f"clocks are off on {_listed(told)}",
+            "let chrony or ntpd keep them: at a hand-over seconds of one job count for the next",
+        )
+
+
+def counts_agree(patient: Patient) -> Iterator[Finding]:
+    """Whether agents see as many GPUs as the scheduler gives out."""
+    rows = repository.counts(patient.session, patient.cluster.id, patient.heard)
+    if rows:
+        told = [f"{name} ({seen} of {expected})" for name, expected, seen in rows]
+        yield Finding(
+            "warning",
+            f"agents see another number of GPUs than the scheduler on {_listed(told)}",
+            "see 'nvidia-smi -L' there: a GPU may have fallen off the bus, or MIG been set up anew",
+        )
+
+
+def positions_are_known(patient: Patient) -> Iterator[Finding]:
+    """Whether it is known, or assumed, which GPU stands at which GRES position."""
+    session, cluster_id = patient.session, patient.cluster.id
+    if names := repository.assumed_order(session, cluster_id, patient.heard):
+        yield Finding(
+            "note",
+            f"which GPU stands at which GRES position is assumed on {_listed(names)}",
+            "let the agent read gres.conf; with AutoDetect the order of the minors is right as a "
+            "rule, and processes that contradict it are shown as disputed",
+        )
+    if rows := repository.disputed(session, cluster_id):
+        told = [f"{name} ({gpus})" for name, gpus in rows]
+        yield Finding(
+            "fault",
+            f"processes of other jobs compute on allocated GPUs on {_listed(told)}",
+            "compare 'scontrol show job -d' with 'nvidia-smi' there: gres.conf may name another "
+            "order, or devices are not confined (ConstrainDevices in cgroup.conf)",
+        )
+
+
+def gpus_are_counted(patient: Patient) -> Iterator[Finding]:
+    """Whether Slurm keeps account of GPUs."""
+    if runs := repository.uncounted_runs(patient.session, patient.cluster.id):
+        yield Finding(
+            "warning",
+            f"{runs} running jobs hold GPUs that Slurm does not count",
+            "add gres/gpu to AccountingStorageTRES in slurm.conf: sacct can't tell GPU hours else",
+        )
+
+
+def processes_are_seen(patient: Patient) -> Iterator[Finding]:
+    """Whether agents see any job at all, while the scheduler has some."""
+    session, cluster_id, now = patient.session, patient.cluster.id, patient.now
+    runs = repository.unseen_runs(session, cluster_id, now - _SETTLED, patient.heard)
+    if runs and not repository.has_evidence(session, cluster_id, now - _LATELY):
+        yield Finding(
+            "warning",
+            f"{runs} jobs run on nodes whose agents see no process of any job",
+            "agents need the host's /proc and PID namespace, and cgroup paths with job ids: with "
+            "Slurm 26.05 set CgroupJobIdPaths=yes; prolog files (deploy/slurm) do as well",
+        )
+
+
+CHECKS: tuple[Callable[[Patient], Iterable[Finding]], ...] = (
+    scheduler_answers,
+    answers_are_read,
+    agents_report,
+    names_agree,
+    clocks_agree,
+    counts_agree,
+    positions_are_known,
+    gpus_are_counted,
+    processes_are_seen,
+)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """ "g1, g2 and 30 more"."""
+    all_names = list(names)
+    shown, rest = all_names[:_MOST_NAMES], len(all_names) - _MOST_NAMES
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
