@@ -28,6 +28,7 @@ HET = (
     replace(PLAIN, raw_job_id=300, display_id="300+0", het_job_id=300, het_offset=0),
     replace(PLAIN, raw_job_id=301, display_id="300+1", het_job_id=300, het_offset=1),
 )
+FED = replace(PLAIN, raw_job_id=400, display_id="400_2")  # a feed needs not tell of arrays
 OLD = replace(PLAIN, submitted_at=T0.replace(year=2025), name="before the ids began anew")
 
 
@@ -35,7 +36,7 @@ def find(database: Database, job_id: str) -> str:
     """The id that the found job shows."""
     with database.session() as session:
         cluster_id = ensure_cluster(session, "granite", T0)
-        told = (OLD, PLAIN, *ARRAY, OTHER_TASK, LAST_TASK, *HET)
+        told = (OLD, PLAIN, *ARRAY, OTHER_TASK, LAST_TASK, *HET, FED)
         service.apply_records(session, cluster_id, told, (), T0, complete=False, source="slurm")
         run = service.find_run(session, ADMIN, "granite", job_id, T0)
         assert run.submitted_at == T0
@@ -63,6 +64,7 @@ def find(database: Database, job_id: str) -> str:
         ("300+1", "300+1"),
         ("300+1.batch", "300+1"),
         ("301", "300+1"),
+        ("400_2", "400_2"),
         ("301.0+1", "300+1"),
     ],
 )

@@ -105,7 +105,9 @@ def newest_run(
         (Run.display_id == shown).desc(), *by_raw_id, Run.submitted_at.desc()
     )
     rows = session.execute(newest.limit(_NAMESAKES))
-    return next((row for row in rows if _holds(row.Run, named)), None)
+    return next(
+        (row for row in rows if row.Run.display_id == shown or _holds(row.Run, named)), None
+    )
 
 
 def _holds(run: Run, named: identity.JobId | None) -> bool:
