@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import select, text
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.engine import Database
@@ -11,6 +12,8 @@ from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import service
 from flopwatch_server.jobs.identity import waiting_tasks
+from flopwatch_server.jobs.models import Run
+from flopwatch_server.jobs.repository import is_named
 from flopwatch_server.scheduler.records import JobRecord
 
 T0 = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
@@ -76,6 +79,27 @@ def test_by_any_of_its_forms(database: Database, job_id: str, shown: str) -> Non
 def test_what_no_job_is_called_finds_none(database: Database, job_id: str) -> None:
     with pytest.raises(NotFound):
         find(database, job_id)
+
+
+def test_no_id_is_looked_for_in_all_runs(database: Database) -> None:
+    with database.session() as session:
+        cluster_id = ensure_cluster(session, "granite", T0)
+        session.execute(text(_MANY_RUNS), {"cluster_id": cluster_id})
+        session.execute(text("ANALYZE runs"))
+        for job_id in ("7", "123_4", "300+1", "123_[4-9]", "no id"):
+            runs = select(Run.id).where(Run.cluster_id == cluster_id, is_named(job_id))
+            asked = str(runs.compile(session.connection(), compile_kwargs={"literal_binds": True}))
+            plan = "\n".join(session.connection().exec_driver_sql(f"EXPLAIN {asked}").scalars())
+            assert "on runs" in plan
+            assert "Seq Scan" not in plan, job_id
+
+
+_MANY_RUNS = """
+    INSERT INTO runs (cluster_id, raw_job_id, submitted_at, display_id, array_job_id, array_task_id,
+                      name, user_name, account, partition, qos, state, reason)
+    SELECT :cluster_id, job, now(), job, job / 10 * 10, job % 10, '', '', '', '', '', 'COMPLETED',
+           '' FROM generate_series(1, 20000) job
+"""
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,18 @@ class Run(Base):
         Index("ix_runs_open", "cluster_id", postgresql_where=text("ended_at IS NULL")),
         Index("ix_runs_ended_at", "ended_at"),
         Index("ix_runs_display", "cluster_id", "display_id"),
+        Index(
+            "ix_runs_array",
+            "cluster_id",
+            "array_job_id",
+            postgresql_where=text("array_job_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_runs_het",
+            "cluster_id",
+            "het_job_id",
+            postgresql_where=text("het_job_id IS NOT NULL"),
+        ),
     )
     id: Mapped[Key]
     cluster_id: Mapped[int] = mapped_column(ForeignKey("clusters.id"))
