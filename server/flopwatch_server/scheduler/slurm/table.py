@@ -16,6 +16,7 @@ from flopwatch_server.scheduler.slurm.fields import FieldError
 
 Row = Mapping[str, str]
 Record = TypeVar("Record")
+Told = TypeVar("Told")
 
 
 @dataclass
@@ -56,7 +57,7 @@ def split_rows(text: str, columns: Sequence[str], mark: str) -> Iterator[Row]:
         first = following
 
 
-def read_each(rows: Iterable[Row], parse: Callable[[Row], Record]) -> Answer[Record]:
+def read_each(rows: Iterable[Told], parse: Callable[[Told], Record]) -> Answer[Record]:
     """Parse every row, setting aside those with a field of unknown shape."""
     answer: Answer[Record] = Answer()
     for row in rows:

@@ -10,7 +10,7 @@ from flopwatch_server.scheduler.slurm import documents
 from flopwatch_server.scheduler.slurm.documents import Number, Optional
 from flopwatch_server.scheduler.slurm.fields import FieldError, node_names
 from flopwatch_server.scheduler.slurm.queue import display_id
-from flopwatch_server.scheduler.slurm.table import Answer
+from flopwatch_server.scheduler.slurm.table import Answer, read_each
 
 
 class _Time(msgspec.Struct):
@@ -68,15 +68,12 @@ class _Run(msgspec.Struct):
 def parse_ended(text: str, since: datetime) -> Answer[JobRecord]:
     """Runs of an answer that ended at or after `since`; one that has no partition yet is told by a
     later answer (accounting.read_ended says why)."""
-    answer: Answer[JobRecord] = Answer()
-    for raw in documents.records(text, "jobs", "slurmdb/jobs"):
-        try:
-            run = parse_run(raw)
-        except FieldError as error:
-            answer.refused.append(error)
-            continue
-        if run.partition and run.ended_at is not None and run.ended_at >= since:
-            answer.records.append(run)
+    answer = read_each(documents.records(text, "jobs", "slurmdb/jobs"), parse_run)
+    answer.records = [
+        run
+        for run in answer.records
+        if run.partition and run.ended_at is not None and run.ended_at >= since
+    ]
     return answer
 
 

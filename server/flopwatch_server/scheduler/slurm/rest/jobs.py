@@ -6,10 +6,10 @@ from flopwatch_server.scheduler.records import PENDING_STATES, RUNNING_STATES, J
 from flopwatch_server.scheduler.slurm import documents
 from flopwatch_server.scheduler.slurm.detail import are_told, gpus_by_node
 from flopwatch_server.scheduler.slurm.documents import Optional
-from flopwatch_server.scheduler.slurm.fields import FieldError, node_names
+from flopwatch_server.scheduler.slurm.fields import node_names
 from flopwatch_server.scheduler.slurm.gres import tres_gpu_count
 from flopwatch_server.scheduler.slurm.queue import display_id
-from flopwatch_server.scheduler.slurm.table import Answer
+from flopwatch_server.scheduler.slurm.table import Answer, read_each
 
 
 class _Job(msgspec.Struct):
@@ -39,15 +39,9 @@ class _Job(msgspec.Struct):
 
 def parse_queue(text: str) -> Answer[JobRecord]:
     """All jobs of an answer that wait or hold GPUs, with the GPUs as far as they are told."""
-    answer: Answer[JobRecord] = Answer()
-    for raw in documents.records(text, "jobs", "jobs"):
-        try:
-            record = parse_job(raw)
-        except FieldError as error:
-            answer.refused.append(error)
-            continue
-        if record.state in RUNNING_STATES | PENDING_STATES:
-            answer.records.append(record)
+    answer = read_each(documents.records(text, "jobs", "jobs"), parse_job)
+    states = RUNNING_STATES | PENDING_STATES
+    answer.records = [record for record in answer.records if record.state in states]
     return answer
 
 

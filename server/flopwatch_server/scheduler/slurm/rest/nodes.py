@@ -4,9 +4,8 @@ import msgspec
 
 from flopwatch_server.scheduler.records import NodeRecord
 from flopwatch_server.scheduler.slurm import documents
-from flopwatch_server.scheduler.slurm.fields import FieldError
 from flopwatch_server.scheduler.slurm.nodes import node_record
-from flopwatch_server.scheduler.slurm.table import Answer
+from flopwatch_server.scheduler.slurm.table import Answer, read_each
 
 
 class _Node(msgspec.Struct):
@@ -20,13 +19,7 @@ class _Node(msgspec.Struct):
 
 def parse_nodes(text: str) -> Answer[NodeRecord]:
     """All nodes of an answer."""
-    answer: Answer[NodeRecord] = Answer()
-    for raw in documents.records(text, "nodes", "nodes"):
-        try:
-            answer.records.append(_parse_node(raw))
-        except FieldError as error:
-            answer.refused.append(error)
-    return answer
+    return read_each(documents.records(text, "nodes", "nodes"), _parse_node)
 
 
 def _parse_node(raw: msgspec.Raw) -> NodeRecord:
