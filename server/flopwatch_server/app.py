@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 import flopwatch_server.access.endpoints
+import flopwatch_server.doctor.endpoints
 import flopwatch_server.efficiency.endpoints
 import flopwatch_server.fleet.endpoints
 import flopwatch_server.jobs.endpoints
@@ -49,6 +50,7 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
         flopwatch_server.jobs.endpoints,
         flopwatch_server.people.endpoints,
         flopwatch_server.efficiency.endpoints,
+        flopwatch_server.doctor.endpoints,
     ):
         app.include_router(module.router, prefix="/api/v1")
     app.add_api_route("/api/v1/health", _health, methods=["GET"])

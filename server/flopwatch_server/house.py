@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.tokens import MachineIdentity
+from flopwatch_server.access.visibility import STAFF
 from flopwatch_server.clock import Clock, utc_now
 from flopwatch_server.database.engine import Database
 from flopwatch_server.settings import Settings
@@ -42,6 +43,12 @@ async def get_principal(request: Request) -> Principal:
     return cast(Principal, request.scope["state"]["principal"])
 
 
+async def get_staff(principal: "PrincipalDep") -> Principal:
+    """The person who asks, who is of the staff; for all others there is no such thing."""
+    require_staff(principal)
+    return principal
+
+
 async def get_machine(request: Request) -> MachineIdentity:
     """The machine whose token the guard has checked."""
     return cast(MachineIdentity, request.scope["state"]["machine"])
@@ -51,6 +58,12 @@ def require_kind(machine: MachineIdentity, kind: str) -> None:
     """Refuse a token of another kind with 403."""
     if machine.kind != kind:
         raise HTTPException(403, f"this is a {machine.kind} token; a {kind} token is needed here")
+
+
+def require_staff(principal: Principal) -> None:
+    """Raise NotFound for whoever is not of the staff: what is theirs alone does not exist."""
+    if principal.role not in STAFF:
+        raise NotFound("no such thing")
 
 
 HouseDep = Annotated[House, Depends(get_house)]
@@ -65,4 +78,5 @@ def get_session(house: HouseDep) -> Iterator[Session]:
 # "function": the commit comes before the answer, so whoever has an answer can rely on it.
 SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
+StaffDep = Annotated[Principal, Depends(get_staff)]
 MachineDep = Annotated[MachineIdentity, Depends(get_machine)]

@@ -1,13 +1,17 @@
-"""What can be wrong with an installation, one function a check. Each finding says what to do."""
+"""What can be wrong with an installation, one function a check. Each finding says what to do.
 
-from collections.abc import Callable, Iterable, Iterator
+The name of a check and its docstring are what the page lists of it: one plain sentence.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Protocol
 
 from sqlalchemy.orm import Session
 
 from flopwatch_server.doctor import repository
+from flopwatch_server.doctor.schemas import Severity
 from flopwatch_server.efficiency.cluster_now import SILENT_AFTER
 from flopwatch_server.fleet.models import Cluster
 from flopwatch_server.scheduler.models import TELL_HOLDINGS
@@ -20,13 +24,10 @@ _REFUSALS_KEPT = timedelta(days=1)
 _SETTLED = timedelta(minutes=10)  # by then a job's processes have been looked at many times
 _MOST_NAMES = 10
 
-Severity = Literal["fault", "warning", "note"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, and what to do. A fault makes figures missing or wrong, a warning may, a note
-    says where a figure rests on an assumption."""
+    """What is wrong, and what to do."""
 
     severity: Severity
     what: str
@@ -172,7 +173,15 @@ def processes_are_seen(patient: Patient) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Patient], Iterable[Finding]], ...] = (
+class Check(Protocol):
+    """One of the functions above."""
+
+    __name__: str
+
+    def __call__(self, patient: Patient, /) -> Iterable[Finding]: ...
+
+
+CHECKS: tuple[Check, ...] = (
     scheduler_answers,
     answers_are_read,
     agents_report,

@@ -28,6 +28,17 @@ def refusals(session: Session, cluster_id: int, since: datetime) -> Sequence[Sch
     ).all()
 
 
+def agents(session: Session, cluster_id: int, heard: datetime) -> tuple[int, int]:
+    """How many nodes have an agent that has ever reported, and how many since `heard`."""
+    row = session.execute(
+        select(
+            func.count(Node.last_batch_at),
+            func.count(Node.id).filter(Node.last_batch_at >= heard),
+        ).where(Node.cluster_id == cluster_id)
+    ).one()
+    return row[0], row[1]
+
+
 def silent(session: Session, cluster_id: int, heard: datetime) -> Sequence[str]:
     """Nodes whose agent has reported before, but not since `heard`."""
     return _names(session, cluster_id, Node.last_batch_at < heard)
