@@ -49,9 +49,7 @@ def test_a_training_on_a_workstation_is_a_run_of_its_user_until_it_ends(folder: 
         assert found["user"] == pwd.getpwuid(os.getuid()).pw_name
         assert (found["name"], found["state"], found["gpus"]) == ("gpt_job.py", "RUNNING", RANKS)
         assert (found["local"], found["partition"], found["account"]) == (True, "", "")
-        overview = run.live_overview("workstation")
-        assert overview is not None
-        assert (overview["gpus"], overview["allocated"], overview["free"]) == (3, 2, 1)
+        wait_for(lambda: _counts(run) == (3, 2, 1), "the overview counts what is held", 60)
 
         stop_file.touch()
         training.end()
@@ -93,6 +91,11 @@ def _job(run: LocalRun, pid: int) -> dict[str, Any]:
     )  # fmt: skip
     found: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
     return found
+
+
+def _counts(run: LocalRun) -> tuple[object, ...]:
+    overview = run.live_overview("workstation") or {}
+    return tuple(overview.get(name) for name in ("gpus", "allocated", "free"))
 
 
 def _reports(run: LocalRun, pid: int) -> bool:
