@@ -14,17 +14,26 @@ class Freshness(TypedDict):
 
     newest: float | None
     now: float
-    late_after: int
-    old_after: int
+    late_after: float
+    old_after: float
     live: bool
 
 
-def freshness(newest: datetime | None, now: datetime, *, live: bool = True) -> Freshness:
-    """The freshness of data whose newest sample is `newest`. `live` False: it is final."""
+def freshness(
+    newest: datetime | None,
+    now: datetime,
+    *,
+    live: bool = True,
+    period_seconds: float = SAMPLE_PERIOD_SECONDS,
+) -> Freshness:
+    """The freshness of data that is told every `period_seconds` and was told last at `newest`.
+
+    `live` False: it is final.
+    """
     return {
         "newest": newest.timestamp() if newest else None,
         "now": now.timestamp(),
-        "late_after": LATE_PERIODS * SAMPLE_PERIOD_SECONDS,
-        "old_after": OLD_PERIODS * SAMPLE_PERIOD_SECONDS,
+        "late_after": LATE_PERIODS * period_seconds,
+        "old_after": OLD_PERIODS * period_seconds,
         "live": live,
     }

@@ -19,10 +19,11 @@ from flopwatch_dashboard.live.reading import Cursor
 from flopwatch_dashboard.pages import Page, Shown
 from flopwatch_dashboard.services import Visit, call
 from flopwatch_server.access.principal import Principal
-from flopwatch_server.house import NotFound
+from flopwatch_server.house import NotFound, require_staff
 
 _logger = logging.getLogger(__name__)
-_Screen = tuple[Component, list[Component], list[Component], list[Component], "OnScreen | None"]
+_Parts = list[Component]
+_Screen = tuple[Component, _Parts, _Parts, "OnScreen | None"]
 
 
 class OnScreen(TypedDict):
@@ -50,12 +51,18 @@ class Router:
                 return page, parts
         raise NotFound(f"no page {address.path}")
 
+    def find(self, visit: Visit, address: Address) -> tuple[Page, Place]:
+        """The page of an address, and its place, for who visits. Raises NotFound."""
+        page, parts = self.match(address)
+        if page.for_staff:
+            require_staff(visit.principal)
+        return page, find_place(visit, address, parts)
+
     async def exists(self, path: str, query: str) -> bool:
         """Whether the address names something that the person who asks may see."""
         address = Address.parse(path, query)
         try:
-            page, parts = self.match(address)
-            await call(_check, page, address, parts)
+            await call(self._check, address)
         except NotFound:
             return False
         return True
@@ -67,32 +74,41 @@ class Router:
             Output("main", "children"),
             Output("context", "children"),
             Output("ranges", "children"),
-            Output("visitor", "children"),
             Output("on-screen", "data"),
+            Output("visitor", "children"),
+            Output("staff-pages", "children"),
             Input("url", "pathname"),
             Input("again", "data"),
             State("url", "search"),
         )
-        async def show(pathname: str, _again: float | None, search: str | None) -> _Screen:
-            return await self._show(pathname, search or "")
+        async def show(
+            pathname: str, _again: float | None, search: str | None
+        ) -> tuple[Component | _Parts | OnScreen | None, ...]:
+            principal, sign_in = await call(_who)
+            screen = await self._show(pathname, search or "")
+            for_them = shell.staff_links(self._pages, principal)
+            return *screen, shell.visitor(principal, sign_in), for_them
 
         _connect_frame(app)
         for page in self._pages:
             page.connect(app)
 
+    def _check(self, visit: Visit, address: Address) -> None:
+        page, place = self.find(visit, address)
+        if page.check is not None:
+            page.check(visit, place)
+
     async def _show(self, pathname: str, search: str) -> _Screen:
-        visitor = shell.visitor(*await call(_who))
         address = Address.parse(pathname, search)
         try:
-            page, parts = self.match(address)
-            place = await call(find_place, address, parts)
+            page, place = await call(self.find, address)
             shown = await page.show(place)
         except NotFound:
             cluster = shell.context(await call(find_place, Address("/"), {}))
-            return shell.not_found(), cluster, [], visitor, None
+            return shell.not_found(), cluster, [], None
         except SQLAlchemyError:
             _logger.exception("page %s could not be read", address.path)
-            return shell.unreadable(), [], [], visitor, None
+            return shell.unreadable(), [], [], None
         on_screen = OnScreen(
             path=pathname,
             search=search,
@@ -101,7 +117,7 @@ class Router:
             cursor=Cursor(shown.freshness["now"], *shown.points),
             freshness=shown.freshness,
         )
-        return shown.content, shell.context(place), _ranges(place, shown), visitor, on_screen
+        return shown.content, shell.context(place), _ranges(place, shown), on_screen
 
 
 def _connect_frame(app: Dash) -> None:
@@ -124,12 +140,6 @@ def _connect_frame(app: Dash) -> None:
 
 def _who(visit: Visit) -> tuple[Principal, str]:
     return visit.principal, visit.settings.sign_in
-
-
-def _check(visit: Visit, page: Page, address: Address, parts: dict[str, str]) -> None:
-    place = find_place(visit, address, parts)
-    if page.check is not None:
-        page.check(visit, place)
 
 
 def _ranges(place: Place, shown: Shown) -> list[Component]:

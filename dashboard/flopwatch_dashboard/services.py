@@ -60,6 +60,11 @@ def read_as(
         return read(visit, *args, **kwargs)
 
 
+def time_of(visit: Visit) -> datetime:
+    """What time it is, by the server's clock."""
+    return visit.now
+
+
 def server_address() -> str:
     """The address under which the browser reached this server: "https://host:port"."""
     scope = _scope.get()

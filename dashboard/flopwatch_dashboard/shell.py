@@ -12,6 +12,7 @@ from flopwatch_dashboard.documents import NONCE_PLACEHOLDER
 from flopwatch_dashboard.pages import Page
 from flopwatch_dashboard.static import FONT_URL, OurFiles
 from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.visibility import is_staff
 
 _SCOPES = {
     "admin": "you see all jobs",
@@ -105,6 +106,11 @@ def visitor(principal: Principal, sign_in: str) -> list[Component]:
     ]
 
 
+def staff_links(pages: Sequence[Page], principal: Principal) -> list[Component]:
+    """The rest of the rail: links to the pages that only the staff have."""
+    return _links([page for page in pages if page.for_staff]) if is_staff(principal) else []
+
+
 def not_found() -> Component:
     """The same page for what does not exist and for what may not be seen."""
     return html.Div(
@@ -135,12 +141,20 @@ def _rail(pages: Sequence[Page]) -> Component:
         href="/",
         className="logo",
     )
-    links = [
+    for_all = [page for page in pages if not page.for_staff]
+    return html.Nav(
+        [logo, *_links(for_all), html.Div(id="staff-pages")],
+        className="rail",
+        **{"aria-label": "Pages"},
+    )
+
+
+def _links(pages: Sequence[Page]) -> list[Component]:
+    return [
         html.A([icon(page.icon), page.name], href=page.path, **{"data-nav": page.path})
         for page in pages
         if page.icon is not None
     ]
-    return html.Nav([logo, *links], className="rail", **{"aria-label": "Pages"})
 
 
 def _topbar() -> Component:

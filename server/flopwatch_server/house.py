@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from flopwatch.gpus import PeakTable
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.tokens import MachineIdentity
-from flopwatch_server.access.visibility import STAFF
+from flopwatch_server.access.visibility import is_staff
 from flopwatch_server.clock import Clock, utc_now
 from flopwatch_server.database.engine import Database
 from flopwatch_server.settings import Settings
@@ -62,7 +62,7 @@ def require_kind(machine: MachineIdentity, kind: str) -> None:
 
 def require_staff(principal: Principal) -> None:
     """Raise NotFound for whoever is not of the staff: what is theirs alone does not exist."""
-    if principal.role not in STAFF:
+    if not is_staff(principal):
         raise NotFound("no such thing")
 
 

@@ -5,6 +5,7 @@ from flopwatch_dashboard.components.cards import card, code, empty, facts
 from flopwatch_dashboard.components.controls import icon, segment
 from flopwatch_dashboard.components.glyph import glyph, state_word
 from flopwatch_dashboard.components.missing import or_dash
+from flopwatch_dashboard.components.severity import severity
 from flopwatch_dashboard.components.sparkline import sparkline
 from flopwatch_dashboard.components.table import Column, table
 from flopwatch_dashboard.components.tile import Tile, tiles
@@ -25,6 +26,7 @@ __all__ = [
     "mix_bar",
     "or_dash",
     "segment",
+    "severity",
     "sparkline",
     "state_bar",
     "state_word",

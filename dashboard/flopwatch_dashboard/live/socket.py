@@ -14,7 +14,7 @@ import msgspec
 from fastapi import FastAPI, Query, Request, WebSocket, WebSocketDisconnect
 from starlette.responses import JSONResponse, Response
 
-from flopwatch_dashboard.address import Address, find_place
+from flopwatch_dashboard.address import Address
 from flopwatch_dashboard.live.hub import Hub, Timing
 from flopwatch_dashboard.live.reading import Ask, Cursor, Reading
 from flopwatch_dashboard.live.topic import Read
@@ -150,9 +150,9 @@ def _reader(router: Router, address: Address, rows: tuple[int, int] | None) -> R
     """Reads the page at an address, which is looked for again each time."""
 
     def read(visit: Visit, ask: Ask) -> Reading:
-        page, parts = router.match(address)
+        page, place = router.find(visit, address)
         if page.live is None:
             raise NotFound(f"{address.path} does not change")
-        return page.live(visit, find_place(visit, address, parts), replace(ask, rows=rows))
+        return page.live(visit, place, replace(ask, rows=rows))
 
     return read

@@ -41,7 +41,8 @@ class Page:
     """One page. `path` holds parts in braces; `icon` None keeps it out of the rail.
 
     `check` raises NotFound when what an address names does not exist or may not be seen. `live` is
-    how the page is read while it is open; None: it does not change by itself.
+    how the page is read while it is open; None: it does not change by itself. With `for_staff` it
+    does not exist for anybody else.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Page:
     order: int = 0
     check: Callable[[Visit, Place], None] | None = None
     live: LiveRead | None = None
+    for_staff: bool = False
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

@@ -11,6 +11,11 @@ ALL_STAFF = Principal("", "admin")
 """Who sees what any of the staff see."""
 
 
+def is_staff(principal: Principal) -> bool:
+    """Whether they run the cluster, and so see everything there is."""
+    return principal.role in STAFF
+
+
 def may_see(
     principal: Principal, user_name: SQLColumnExpression[Any], account: SQLColumnExpression[Any]
 ) -> ColumnElement[bool]:
@@ -20,7 +25,7 @@ def may_see(
     coordinate. Repositories apply it to API, pages, exports and sockets alike; what may not be
     seen does not exist.
     """
-    if principal.role in STAFF:
+    if is_staff(principal):
         return true()
     own = user_name == principal.name
     if principal.role == "manager" and principal.accounts:
@@ -30,4 +35,4 @@ def may_see(
 
 def same_sight(principal: Principal) -> Principal:
     """One principal for all who see the same runs: what is read for it is read for all of them."""
-    return ALL_STAFF if principal.role in STAFF else principal
+    return ALL_STAFF if is_staff(principal) else principal

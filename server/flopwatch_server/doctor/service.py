@@ -71,4 +71,4 @@ def _worst_first(patient: Patient) -> list[tuple[Check, Finding]]:
 
 
 def _name(check: Check) -> str:
-    return check.__name__.replace("_", " ")
+    return check.__name__.replace("_", " ").replace("gpus", "GPUs")

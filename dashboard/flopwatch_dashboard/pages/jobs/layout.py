@@ -22,7 +22,7 @@ from flopwatch_dashboard.pages.jobs.query import (
     text_of,
     wants_gpus,
 )
-from flopwatch_dashboard.services import Visit, call
+from flopwatch_dashboard.services import Visit, call, time_of
 from flopwatch_dashboard.words import NOT_TOLD
 from flopwatch_server.efficiency import listing, quality
 from flopwatch_server.efficiency.schemas import JobFacets, JobPage
@@ -56,7 +56,7 @@ def read(visit: Visit, place: Place) -> JobsData:
 async def show(place: Place) -> Shown:
     """The whole page for an address."""
     if place.cluster is None:
-        return Shown(_no_cluster(), freshness(None, await call(_now)), shape=NO_CLUSTER)
+        return Shown(_no_cluster(), freshness(None, await call(time_of)), shape=NO_CLUSTER)
     data = await call(read, place)
     content = html.Div(
         [
@@ -85,10 +85,6 @@ async def show(place: Place) -> Shown:
         ]
     )  # fmt: skip
     return Shown(content, freshness(data.newest_sample_at, data.now), shape=SHAPE)
-
-
-def _now(visit: Visit) -> datetime:
-    return visit.now
 
 
 def _no_cluster() -> Component:

@@ -10,8 +10,8 @@ from flopwatch_dashboard.format import DASH, count, plural
 from flopwatch_dashboard.freshness import freshness
 from flopwatch_dashboard.pages import Shown
 from flopwatch_dashboard.pages.overview.data import OverviewData, shape_of
-from flopwatch_dashboard.pages.overview.words import source_name, source_state
 from flopwatch_dashboard.services import Visit, call, server_address
+from flopwatch_dashboard.words import source_name, source_state
 from flopwatch_server.efficiency.schemas import Overview
 
 _SIGN_IN = {"demo": "none, this machine only", "local": "local account"}

@@ -1,24 +1,11 @@
 """The sentences of the overview, from its figures alone."""
 
-from datetime import datetime
-
 from dash import html
 from dash.development.base_component import Component
 
-from flopwatch_dashboard.format import age, count, percent, plural
+from flopwatch_dashboard.format import count, percent, plural
 from flopwatch_dashboard.words import NOT_TOLD, gpus_in_words
-from flopwatch_server.efficiency.schemas import JobRow, Overview, SourceStatus
-
-_AS_TOLD = "Jobs are shown as last told."
-_SOURCES = {
-    "slurm": ("Slurm", _AS_TOLD),
-    "slurm accounting": ("Slurm's accounting", "How jobs ended is told once it answers again."),
-    "slurm shares": ("Slurm's fair share", "Shares are shown as last told."),
-    "feed": ("The scheduler feed", _AS_TOLD),
-    "feed shares": ("The scheduler feed's fair share", "Shares are shown as last told."),
-    "local": ("The machines without a scheduler", _AS_TOLD),
-}
-"""Who is asked, and what it means that no answer comes."""
+from flopwatch_server.efficiency.schemas import JobRow, Overview
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ATTENTION_ROWS = 10
@@ -71,27 +58,3 @@ def what(row: JobRow) -> str:
     if now.unknown:
         return f"{gpus_in_words(now.unknown, held)} without data"
     return f"tensor {percent(row.tensor_active)}, SM {percent(row.sm_active)}"
-
-
-def source_problem(source: SourceStatus, now: datetime) -> str | None:
-    """What is wrong with a scheduler's source; None if it answers."""
-    if source.error is None:
-        return None
-    name, meaning = _SOURCES[source.kind]
-    since = source.error_since
-    long = f" for {age((now - since).total_seconds())}" if since else ""
-    return f"{name} has not answered{long}: {source.error}. {meaning}"
-
-
-def source_name(source: SourceStatus) -> str:
-    """Who is asked: "Slurm's accounting"."""
-    return _SOURCES[source.kind][0]
-
-
-def source_state(source: SourceStatus, now: datetime) -> str:
-    """ "read 12 s ago", for the list of checks."""
-    if source.error is not None:
-        return "does not answer"
-    if source.last_success_at is None:
-        return "not read yet"
-    return f"read {age((now - source.last_success_at).total_seconds())} ago"
