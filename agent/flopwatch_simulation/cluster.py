@@ -10,7 +10,9 @@ from flopwatch_simulation.agent import Agent
 from flopwatch_simulation.faults import Fault, Faults
 from flopwatch_simulation.feed import Line, node_line, run_line
 from flopwatch_simulation.job import Job
+from flopwatch_simulation.people import PEOPLE_PER_ACCOUNT, Person, person
 from flopwatch_simulation.schedule import seats
+from flopwatch_simulation.shares import WINDOW_SECONDS, are_due, share_lines, usage
 from flopwatch_simulation.truth import GpuMinute, Truth, gpu_minute, true_of
 
 DEFAULT_NODES = 8
@@ -50,7 +52,8 @@ class Cluster:
         ]
 
     def feed_lines(self, time: float, ended_since: float) -> Iterator[Line]:
-        """The scheduler's word at `time`: a complete snapshot, and the runs ended since then."""
+        """The scheduler's word at `time`: a complete snapshot, the runs ended since then, and the
+        shares, if they were reckoned anew since then."""
         yield {"kind": "snapshot", "time": time, "complete": True}
         used = [0] * self.nodes
         for job in self.jobs(ended_since, time):
@@ -59,6 +62,19 @@ class Cluster:
                 used[node] += len(ordinals)
         for node, count in enumerate(used):
             yield node_line(node, count, self.faults.down(node, time))
+        if are_due(time, ended_since):
+            jobs = self.jobs(time - WINDOW_SECONDS, time)
+            yield from share_lines(self.seed, self.people(), usage(jobs, time))
+
+    def people(self) -> list[Person]:
+        """All who may use it, by account: also those who never do."""
+        groups = {(name, seat.block) for seat in self._seats for name in seat.character.accounts}
+        everybody = (
+            person(account, block, place)
+            for account, block in sorted(groups)
+            for place in range(PEOPLE_PER_ACCOUNT)
+        )
+        return list(dict.fromkeys(everybody))  # later blocks share the accounts of earlier ones
 
     def truth(self, time: float) -> list[Truth]:
         """The ledger: every pending and running job as it really is at this time."""

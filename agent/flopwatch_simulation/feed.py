@@ -13,8 +13,8 @@ Line = dict[str, Any]
 
 
 def bodies(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """The lines in one body or, if they are many, the snapshot with all that is in the queue, and
-    the rest after it."""
+    """The lines in one body or, if they are many, the snapshot with all that is in the queue
+    and all shares, and the rest after it."""
     if len(lines) <= MOST_LINES:
         yield lines
         return

@@ -56,7 +56,8 @@ def test_the_feed_comes_in_bodies_that_a_server_takes(cluster: Cluster) -> None:
     sizes = [sum(len(json.dumps(line)) + 1 for line in body) for body in sent]
     assert max(sizes) < MAX_BODY_BYTES
     queue = [line for line in lines if line.get("state") in ("RUNNING", "PENDING")]
-    assert sent[0] == [lines[0], *queue]
+    shares = [line for line in lines if line["kind"] == "share"]
+    assert sent[0] == [lines[0], *queue, *shares]
     assert all(line["kind"] != "snapshot" for body in sent[1:] for line in body)
     assert sorted(map(id, lines)) == sorted(id(line) for body in sent for line in body)
     few = list(Cluster(seed=3).feed_lines(NOON, NOON - 7200))
