@@ -44,7 +44,13 @@ class ReportBook:
         self._refused_for = ""
 
     def add(self, datagram: bytes, pid: int, uid: int) -> None:
-        """Keep a report; one that is malformed or too much is only counted."""
+        """Keep a report; one that is malformed or too much is only counted.
+
+        The kernel says pid 0 of a sender outside of the agent's PID namespace.
+        """
+        if pid == 0:
+            self._refuse("its sender is outside of the agent's PID namespace")
+            return
         try:
             report = decode_report(datagram)
         except ValueError as error:

@@ -5,7 +5,8 @@
 #     Epilog=/usr/share/flopwatch/epilog.sh
 #     PrologFlags=Alloc
 # Without PrologFlags=Alloc (or Contain) Slurm runs it only when the first step starts.
-# Whatever goes wrong here, the job starts: this script always ends with 0.
+# Whatever goes wrong here, the job starts: this script always ends with 0. The folder must be local,
+# for what hangs here holds the job back until Slurm's PrologEpilogTimeout.
 
 folder="${FLOPWATCH_PROLOG_DIR:-/run/flopwatch/jobs}"
 
