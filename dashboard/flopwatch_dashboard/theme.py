@@ -7,6 +7,7 @@ STATE_TOKENS = {
     "shared": "--shared",
     "unknown": "--unknown",
     "free": "--free",
+    "reserved": "--free-line",
     "down": "--down",
 }
 RAMP: list[list[float | str]] = [[step / 5, f"--ramp-{step}"] for step in range(6)]

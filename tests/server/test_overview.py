@@ -38,7 +38,7 @@ def untold(database: Database) -> Iterator[World]:
 def world(untold: World) -> World:
     """A cluster whose scheduler has answered."""
     cluster_id = untold.cluster.id
-    untold.add(SchedulerSource(cluster_id=cluster_id, kind="feed", last_success_at=T0))
+    untold.add(SchedulerSource(cluster_id=cluster_id, kind="feed", last_success_at=at(120)))
     return untold
 
 
@@ -175,7 +175,7 @@ def test_after_a_silence_the_newest_sample_is_as_old_as_the_newest_minute(world:
 
 
 def test_history_is_gpus_by_state_on_average_over_ten_minutes(world: World) -> None:
-    node = world.node(gpu_count=5)
+    node = world.node(gpu_count=5, scheduler_state="MIXED")
     first, second, spare = world.gpus(node, 3)
     run = world.run(gpu_count=2)
     world.hold(run, node, first, 0)
@@ -185,12 +185,13 @@ def test_history_is_gpus_by_state_on_average_over_ten_minutes(world: World) -> N
     world.minutes(spare, T0, "I" * 10, tensor_active=0.25, power_watts=50.0)
     found = seen(world, at(20, 20))
     assert [counts.time for counts in found.history] == [ZERO + 600 * n for n in range(-3, 3)]
-    # Of 5 GPUs two never report. Minutes 5 to 15 of the second are held, the rest of it is free.
+    # Of 5 GPUs two never report. Minutes 5 to 15 of the second are held, the rest of it is free,
+    # as is the spare one by the scheduler's word, whether or not it reports.
     assert found.history[-2] == StateCounts(
         time=ZERO + 600, active=0.5, low=0.5, idle=0.5, free=0.5 + 1, unknown=2
     )
     assert found.history[-1] == StateCounts(
-        time=ZERO + 1200, active=0, low=0, idle=0.5 + 0.5, free=0.5, unknown=0.5 + 3
+        time=ZERO + 1200, active=0, low=0, idle=0.5 + 0.5, free=0.5 + 1, unknown=0.5 + 2
     )
     # Nobody watched yet: no GPU is called unknown.
     assert found.history[0] == StateCounts(time=ZERO - 1800, watched=False)
@@ -206,7 +207,7 @@ def test_history_ends_with_the_last_complete_ten_minutes(world: World) -> None:
 
 
 def test_a_gpu_that_jobs_share_is_held_once_in_the_history(world: World) -> None:
-    node = world.node()
+    node = world.node(scheduler_state="MIXED")
     device, spare = world.gpus(node, 2)
     for number in range(3):
         world.hold(world.run(100 + number), node, device, 0, shared=True)
@@ -219,7 +220,7 @@ def test_a_gpu_that_jobs_share_is_held_once_in_the_history(world: World) -> None
 def test_a_gpu_held_by_a_run_is_not_free_though_nobody_knows_which_one_it_is(
     world: World,
 ) -> None:
-    node = world.node()
+    node = world.node(scheduler_state="MIXED")
     for device in world.gpus(node, 2):
         world.minutes(device, T0, "I" * 10)
     world.hold(world.run(), node, None, None)

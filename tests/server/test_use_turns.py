@@ -16,6 +16,7 @@ from flopwatch_server.efficiency.repository.overview import newest_minute_end
 from flopwatch_server.efficiency.rollups import count_use
 from flopwatch_server.fleet.models import Cluster, Node, Placement
 from flopwatch_server.jobs.models import Allocation, AllocationMark, Run
+from flopwatch_server.scheduler.models import NodeState
 from flopwatch_server.settings import Retention
 from flopwatch_server.telemetry.models import STEP, dirty_steps
 from flopwatch_server.telemetry.repository.rollups import marked
@@ -136,8 +137,9 @@ class Move:
     def __init__(self, world: World) -> None:
         self.old = world.cluster
         self.new = world.add(Cluster(name="basalt", simulated=False, created_at=T0))
-        self.gpu = world.gpu(world.node("g1"), 0)
+        self.gpu = world.gpu(world.node("g1", scheduler_state="IDLE"), 0)
         away = world.add(Node(cluster_id=self.new.id, name="b1"))
+        world.add(NodeState(node_id=away.id, valid_from=T0, service="serving"))
         world.session.execute(update(Placement).values(valid_to=at(30)))
         world.session.execute(
             insert(Placement).values(device_id=self.gpu.id, valid_from=at(30), node_id=away.id)
@@ -146,11 +148,11 @@ class Move:
 
 def test_a_gpu_that_moved_to_another_cluster_counts_in_one_at_a_time(world: World) -> None:
     move = Move(world)
-    world.minutes(move.gpu, at(-10), "A" * 70, power_watts=500.0)
+    world.minutes(move.gpu, T0, "A" * 60, power_watts=500.0)
     world.count_use(at(61))
     columns = cluster_steps.c
     found = select(columns.cluster_id, columns.step, columns.free_seconds).where(columns.is_seen)
-    in_old = {(move.old.id, at(start), 600.0) for start in (-10, 0, 10, 20)}
+    in_old = {(move.old.id, at(start), 600.0) for start in (0, 10, 20)}
     in_new = {(move.new.id, at(start), 600.0) for start in (30, 40, 50)}
     assert {tuple(row) for row in world.session.execute(found)} == in_old | in_new
 

@@ -17,6 +17,8 @@ from flopwatch_server.fleet.models import AgentEpoch, Cluster, Device, Node, Pla
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.jobs.service import find_run
+from flopwatch_server.scheduler.models import NodeState
+from flopwatch_server.scheduler.records import service_of
 from flopwatch_server.settings import Retention
 from flopwatch_server.telemetry.models import (
     STATES,
@@ -58,6 +60,10 @@ class World:
 
     def node(self, name: str = "g1", **columns: Any) -> Node:
         node = self.add(Node(cluster_id=self.cluster.id, name=name, **columns))
+        if node.scheduler_state is not None:
+            service = service_of(node.scheduler_state)
+            since = T0 - timedelta(days=1)
+            self.add(NodeState(node_id=node.id, valid_from=since, service=service))
         self.add(AgentEpoch(node_id=node.id, boot_id=name, number=1, started_at=T0,
                             agent_version="0.1.0"))  # fmt: skip
         return node

@@ -51,6 +51,7 @@ class Nodes(msgspec.Struct):
     free: int
     down: int
     heard: int
+    reserved: int = 0  # a row that an older version kept has none
 
 
 class Queued(msgspec.Struct):

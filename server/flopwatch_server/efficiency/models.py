@@ -23,6 +23,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from flopwatch_server.database.base import Base, UtcDateTime
 
 KNOWN_STATES = ("active", "low", "idle")
+NOT_HELD_COLUMNS = ("free_seconds", "reserved_seconds", "drained_seconds", "down_seconds")
 MEAN_COLUMNS = ("sm_active", "tensor_active", "dram_active", "power_watts")
 """Metrics of which means over a run are kept."""
 
@@ -80,15 +81,15 @@ cluster_steps = Table(
     Column("cluster_id", ForeignKey("clusters.id"), primary_key=True),
     Column("step", UtcDateTime, primary_key=True),
     Column("allocated_seconds", Float, nullable=False),
-    Column("free_seconds", Float, nullable=False),
+    *(Column(name, Float, nullable=False) for name in NOT_HELD_COLUMNS),
     Column("power_watts", Float),
     Column("is_seen", Boolean, nullable=False),
 )
 """All GPUs of a cluster in one step, once it is over.
 
-`allocated_seconds` counts a GPU once that several jobs share; `free_seconds` are those in which a
-GPU reported and nobody held it; `power_watts` is that of all that reported; `is_seen` says whether
-any did.
+`allocated_seconds` counts a GPU once that several jobs share, and those too of which nobody knows
+which they are; what nobody held is told apart as in `repository.gpu_time`, the rest is unknown.
+`power_watts` is that of all GPUs that reported; `is_seen` says whether any did.
 """
 
 account_steps = Table(

@@ -47,6 +47,7 @@ def overview(
         gpus=gpus,
         allocated=sum(row.gpus for row in held) if told else None,
         free=sum(node.free for node in nodes) if told else None,
+        reserved=sum(node.reserved for node in nodes),
         down=sum(node.down for node in nodes),
         gpus_now=_counts(held),
         tensor_active=_mean_tensor(held),

@@ -258,9 +258,8 @@ class StateCounts(BaseModel):
     """GPUs by state, on average over the 10 minutes that end at `time` (seconds since 1970).
 
     They add up to all GPUs of the cluster, or to none with `watched` False: no agent had reported
-    yet. `free` are those that nobody held and that reported;
-    `unknown` are the rest: held without a known state, or silent. Which nodes were down is not
-    kept over time, so `down` is 0 in the past.
+    yet. Those that nobody held are `free`, `reserved` for some, or `down`, which here are the
+    drained too; `unknown` are the rest: held without a known state, or nobody told of them.
     """
 
     time: int
@@ -270,6 +269,7 @@ class StateCounts(BaseModel):
     idle: float = 0
     unknown: float = 0
     free: float = 0
+    reserved: float = 0
     down: float = 0
 
 
@@ -323,6 +323,7 @@ class Overview(BaseModel):
     gpus: int
     allocated: int | None
     free: int | None
+    reserved: int
     down: int
     gpus_now: GpuCounts
     tensor_active: float | None

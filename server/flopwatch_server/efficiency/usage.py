@@ -84,14 +84,13 @@ class Usage:
         if row is None:
             return StateCounts(time=int(time.timestamp()), unknown=gpus)
         known = _known(row, _STEP_SECONDS)
-        free = 0.0
-        if told:
-            not_allocated = max(gpus * _STEP_SECONDS - row.allocated_seconds, 0.0)
-            free = min(row.free_seconds, not_allocated) / _STEP_SECONDS
-        unknown = max(gpus - sum(known.values()) - free, 0.0)
+        free = row.free_seconds / _STEP_SECONDS if told else 0.0
+        reserved = row.reserved_seconds / _STEP_SECONDS
+        down = (row.drained_seconds + row.down_seconds) / _STEP_SECONDS
+        unknown = max(gpus - sum(known.values()) - free - reserved - down, 0.0)
         return StateCounts(
             time=int(time.timestamp()), active=known["active"], low=known["low"],
-            idle=known["idle"], free=free, unknown=unknown,
+            idle=known["idle"], free=free, reserved=reserved, down=down, unknown=unknown,
         )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def apply_records(
     """
     lock_cluster(session, cluster_id)
     jobs = _newest(jobs)
-    apply_node_records(session, cluster_id, nodes)
+    apply_node_records(session, cluster_id, nodes, now)
     known = repository.open_runs(session, cluster_id) if complete else {}
     others = {job.raw_job_id for job in jobs if _key(job) not in known}
     known |= repository.runs_of(session, cluster_id, others)

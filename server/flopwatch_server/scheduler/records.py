@@ -5,7 +5,7 @@ a figure that the scheduler does not tell is None, never 0. Free text (names, co
 and carried as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -28,6 +28,27 @@ END_STATES = frozenset(
 WORKING_STATES = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
 """Those of the running states in which a job's own processes may use its GPUs. In the others they
 have not been started, are held by the scheduler, or are over: idleness is not the job's."""
+
+Service = Literal["serving", "reserved", "drained", "down", "unknown"]
+"""What a node does for the queue, whatever runs on it."""
+
+_SERVICE_WORDS: Mapping[Service, frozenset[str]] = {
+    "down": frozenset({"DOWN", "ERROR", "FAIL", "FAILING", "INVAL", "INVALID_REG",
+                       "NOT_RESPONDING", "REBOOT_ISSUED"}),
+    "drained": frozenset({"DRAIN", "DRAINED", "DRAINING"}),
+    "reserved": frozenset({"MAINT", "MAINTENANCE", "RESERVED", "RESV"}),
+    "unknown": frozenset({"", "FUTURE", "UNKNOWN"}),
+}  # fmt: skip
+
+
+def service_of(state: str) -> Service:
+    """What a node of this state and these flags ("MIXED+DRAIN") does: the worst of its words.
+
+    A node that is powered down to save energy serves: the next job wakes it (Slurm's power saving
+    guide). The words are those of sinfo(1), with and without the signs that it puts behind them.
+    """
+    words = {word.rstrip("*~#!%$@^-") for word in state.upper().split("+")}
+    return next((service for service, those in _SERVICE_WORDS.items() if words & those), "serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,56 @@ class NodeRecord:
     gpu_count: int | None = None
     gpu_type: str | None = None
     partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRecord:
+    """Nodes that the scheduler keeps for some over [`starts_at`, `ends_at`).
+
+    `is_whole` is False where only a part of each node is kept: which GPUs is not told.
+    """
+
+    name: str
+    starts_at: datetime
+    ends_at: datetime
+    nodes: tuple[str, ...]
+    is_whole: bool = True
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition. `qos` is the one that limits all of its jobs, if there is one.
+
+    `max_time_seconds` None means that there is no limit. `preempt_mode` is Slurm's word in capitals
+    for what happens to those of its jobs that are preempted.
+    """
+
+    name: str
+    state: str
+    is_default: bool
+    max_time_seconds: int | None
+    qos: str | None
+    preempt_mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class QosRecord:
+    """A QOS: `preempts` are those whose jobs its own may preempt.
+
+    `usage_factor` is what its usage is multiplied with. A limit that is None does not exist;
+    `max_gpus_per_user` counts GPUs of all types.
+    """
+
+    name: str
+    priority: int
+    preempts: tuple[str, ...]
+    preempt_mode: str
+    usage_factor: float
+    max_wall_seconds: int | None
+    max_gpus_per_user: int | None
 
 
 AdminLevel = Literal["None", "Operator", "Administrator"]
@@ -207,6 +278,15 @@ class Scheduler(Protocol):
 
 
 @runtime_checkable
+class Reserving(Protocol):
+    """A scheduler that tells of reservations, too."""
+
+    def reservations(self) -> Sequence[ReservationRecord]:
+        """All that are now and will be."""
+        ...
+
+
+@runtime_checkable
 class FairShare(Protocol):
     """A scheduler that tells of people and their shares, too."""
 
@@ -216,4 +296,17 @@ class FairShare(Protocol):
 
     def shares(self) -> Sequence[ShareRecord]:
         """The fair share of all associations."""
+        ...
+
+
+@runtime_checkable
+class QueueRules(Protocol):
+    """A scheduler that tells of the limits of its queues, too."""
+
+    def partitions(self) -> Sequence[PartitionRecord]:
+        """All partitions."""
+        ...
+
+    def qos(self) -> Sequence[QosRecord]:
+        """All QOS."""
         ...

@@ -1,4 +1,4 @@
-"""Asking Slurm: the queue every poll, GPUs once for every start, accounting to close, shares."""
+"""Asking Slurm: the queue at every poll, accounting to close runs, reservations, shares."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -9,12 +9,22 @@ from flopwatch_server.fleet.repository.clusters import ensure_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
 from flopwatch_server.people import service as people
-from flopwatch_server.scheduler.records import FairShare, JobRecord, Scheduler, SchedulerError
-from flopwatch_server.scheduler.repository import sources
+from flopwatch_server.scheduler.records import (
+    FairShare,
+    JobRecord,
+    QueueRules,
+    Reserving,
+    Scheduler,
+    SchedulerError,
+)
+from flopwatch_server.scheduler.repository import queue_rules, sources
+from flopwatch_server.scheduler.repository.reservations import apply_reservations
+from flopwatch_server.scheduler.service import SLURM_PARTITIONS, SLURM_QOS
 
 log = logging.getLogger(__name__)
 SOURCE = "slurm"
 ACCOUNTING = "slurm accounting"
+RESERVATIONS = "slurm reservations"
 _OVERLAP = timedelta(minutes=10)
 _FIRST_WINDOW = timedelta(hours=24)
 _HISTORY = timedelta(days=30)
@@ -50,6 +60,19 @@ class SlurmPoll:
         if isinstance(teller, FairShare):
             kind = people.SLURM_SHARES
             self._noting(house, kind, lambda *where: self._read_shares(teller, *where))
+
+    def read_reservations(self, house: House) -> None:
+        """Bring reservations up to date, where there is who tells them."""
+        teller = self._scheduler
+        if isinstance(teller, Reserving):
+            self._noting(house, RESERVATIONS, lambda *where: _read_reservations(teller, *where))
+
+    def read_queue_rules(self, house: House) -> None:
+        """Bring partitions and QOS up to date, where there is who tells them."""
+        teller = self._scheduler
+        if isinstance(teller, QueueRules):
+            self._noting(house, SLURM_PARTITIONS, lambda *where: _read_partitions(teller, *where))
+            self._noting(house, SLURM_QOS, lambda *where: _read_qos(teller, *where))
 
     def _noting(
         self, house: House, kind: str, turn: Callable[[House, int], bool | None]
@@ -127,6 +150,24 @@ class SlurmPoll:
         ended = _only_ended(self._scheduler.ended(since, until), now)
         with house.database.session() as session:
             jobs.apply_records(session, cluster_id, ended, (), now, complete=False, source=SOURCE)
+
+
+def _read_reservations(teller: Reserving, house: House, cluster_id: int) -> None:
+    reservations = teller.reservations()
+    with house.database.session() as session:
+        apply_reservations(session, cluster_id, reservations, house.clock())
+
+
+def _read_partitions(teller: QueueRules, house: House, cluster_id: int) -> None:
+    partitions = teller.partitions()
+    with house.database.session() as session:
+        queue_rules.apply_partitions(session, cluster_id, partitions, house.clock())
+
+
+def _read_qos(teller: QueueRules, house: House, cluster_id: int) -> None:
+    qos = teller.qos()
+    with house.database.session() as session:
+        queue_rules.apply_qos(session, cluster_id, qos, house.clock())
 
 
 def _only_ended(records: Iterable[JobRecord], now: datetime) -> list[JobRecord]:

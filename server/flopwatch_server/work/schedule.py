@@ -18,7 +18,9 @@ from flopwatch_server.work.tasks import Task
 
 _CLOSE_PERIOD_SECONDS = 60
 _HISTORY_PERIOD_SECONDS = 120
+_RESERVATIONS_PERIOD_SECONDS = 120
 _SHARES_PERIOD_SECONDS = 300
+_RULES_PERIOD_SECONDS = 600
 
 
 def periodic_tasks(settings: Settings) -> list[Task]:
@@ -40,7 +42,9 @@ def periodic_tasks(settings: Settings) -> list[Task]:
             Task("slurm queue", settings.slurm_poll_seconds, poll.read_queue),
             Task("slurm accounting", _CLOSE_PERIOD_SECONDS, poll.close_runs),
             Task("slurm history", _HISTORY_PERIOD_SECONDS, poll.import_history),
+            Task("slurm reservations", _RESERVATIONS_PERIOD_SECONDS, poll.read_reservations),
             Task("slurm shares", _SHARES_PERIOD_SECONDS, poll.read_shares),
+            Task("slurm queue rules", _RULES_PERIOD_SECONDS, poll.read_queue_rules),
         ]
     return tasks
 

@@ -15,7 +15,7 @@ MARGIN_TOP = 10
 MARGIN_BOTTOM = 28
 PLOT_HEIGHT = HEIGHT - MARGIN_TOP - MARGIN_BOTTOM
 STEP_SECONDS = 600
-STACK = ("idle", "low", "active", "unknown", "free", "down")
+STACK = ("idle", "low", "active", "unknown", "free", "reserved", "down")
 _LABEL_DISTANCE = 17.0
 
 

@@ -38,13 +38,14 @@ def state_labels(found: Overview) -> list[Component]:
     now = found.gpus_now
     rest = now.shared + now.unknown
     if found.free is None:  # nobody has told who holds the others
-        rest = found.gpus - found.down - now.active - now.low - now.idle
+        rest = found.gpus - found.reserved - found.down - now.active - now.low - now.idle
     labelled = (
         (now.idle, "Idle"),
         (now.low, "Low"),
         (now.active, "Active"),
         (rest, "Shared, no data" if now.shared else "No data"),
         (found.free or 0, "Free"),
+        (found.reserved, "Reserved"),
         (found.down, "Down"),
     )
     positions = figures.label_positions([amount for amount, _ in labelled], figures.top(found))

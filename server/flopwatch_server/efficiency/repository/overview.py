@@ -13,13 +13,14 @@ from sqlalchemy import (
     Float,
     Row,
     Select,
+    and_,
     any_,
     bindparam,
     case,
     cast,
-    false,
     func,
     literal,
+    or_,
     select,
     true,
     type_coerce,
@@ -41,22 +42,22 @@ from flopwatch_server.efficiency.repository.present import (
 from flopwatch_server.fleet.models import Device, Node, Placement
 from flopwatch_server.fleet.repository.placements import clusters_at
 from flopwatch_server.jobs.models import Allocation, Run
-from flopwatch_server.scheduler.models import SchedulerSource
+from flopwatch_server.scheduler.models import NodeState, Reservation, SchedulerSource
 from flopwatch_server.scheduler.records import PENDING_STATES, RUNNING_STATES
 from flopwatch_server.telemetry.models import device_minutes, samples
 from flopwatch_server.telemetry.repository import AnyRow, instant
 
 _minute = device_minutes.c
 _NODES_ASKED = 10
-_OUT_OF_SERVICE = "DOWN|DRAIN|FAIL"
 
 
 def nodes(session: Session, cluster_id: int, now: datetime, heard: datetime) -> Sequence[AnyRow]:
     """Nodes of a cluster together that are in the same partitions.
 
-    Gives (partitions, GPUs that are there, free, and down, nodes that were `heard` since). A node
-    has as many GPUs as its agent sees, its scheduler says or its jobs hold, whichever is most.
-    Those that nobody holds are down if the scheduler gives the node to nobody, else free.
+    Gives (partitions, GPUs that are there, free, reserved, and down, nodes that were `heard`
+    since). A node has as many GPUs as its agent sees, its scheduler says or its jobs hold,
+    whichever is most. Those that nobody holds are down if the scheduler gives the node to nobody,
+    reserved if only to some, else free.
     """
     return session.execute(_nodes(), moment(now) | {"cluster_id": cluster_id, "heard": heard}).all()
 
@@ -74,25 +75,55 @@ def _nodes() -> Select[Any]:
     held = select(once.c.node_id, func.count().label("gpus")).group_by(once.c.node_id).cte("held")
     taken = func.coalesce(held.c.gpus, 0)
     total = func.greatest(placed.c.gpus, Node.gpu_count, taken, type_=BigInteger)
-    is_down = func.coalesce(Node.scheduler_state.regexp_match(_OUT_OF_SERVICE), false())
+    is_reserved = or_(NodeState.service == "reserved", _is_kept())
     one = (
         select(
             Node.partitions, total.label("gpus"), (total - taken).label("not_held"),
-            is_down.label("is_down"), (Node.last_batch_at >= bindparam("heard")).label("is_heard"),
+            case(
+                (NodeState.service.in_(("down", "drained")), "down"),
+                (is_reserved, "reserved"),
+                else_="free",
+            ).label("service"),
+            (Node.last_batch_at >= bindparam("heard")).label("is_heard"),
         )
         .outerjoin(placed, placed.c.node_id == Node.id)
         .outerjoin(held, held.c.node_id == Node.id)
+        .outerjoin(
+            NodeState, and_(NodeState.node_id == Node.id, NodeState.valid_to.is_(None))
+        )
         .where(Node.cluster_id == bindparam("cluster_id"))
         .cte("one")
     )  # fmt: skip
-    not_held = func.sum(one.c.not_held)
+    not_held = {
+        service: func.sum(one.c.not_held).filter(one.c.service == service)
+        for service in ("free", "reserved", "down")
+    }
     return select(
         one.c.partitions,
         cast(func.sum(one.c.gpus), BigInteger).label("gpus"),
-        cast(func.coalesce(not_held.filter(~one.c.is_down), 0), BigInteger).label("free"),
-        cast(func.coalesce(not_held.filter(one.c.is_down), 0), BigInteger).label("down"),
+        *(
+            cast(func.coalesce(gpus, 0), BigInteger).label(service)
+            for service, gpus in not_held.items()
+        ),
         func.count().filter(one.c.is_heard).label("heard"),
     ).group_by(one.c.partitions)
+
+
+def _is_kept() -> ColumnElement[bool]:
+    """Whether a reservation keeps all of a node now."""
+    now = bindparam("now", type_=UtcDateTime)
+    return (
+        select(Reservation.name)
+        .where(
+            Reservation.cluster_id == Node.cluster_id,
+            Node.name == any_(Reservation.nodes),
+            Reservation.is_whole,
+            Reservation.valid_from <= now,
+            Reservation.valid_to > now,
+        )
+        .correlate(Node)
+        .exists()
+    )
 
 
 def silent_nodes(

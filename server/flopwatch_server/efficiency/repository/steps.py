@@ -14,7 +14,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    cast,
     delete,
     func,
     insert,
@@ -24,7 +23,13 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from flopwatch_server.database.base import UtcDateTime
-from flopwatch_server.efficiency.models import KNOWN_STATES, account_steps, cluster_steps
+from flopwatch_server.efficiency.models import (
+    KNOWN_STATES,
+    NOT_HELD_COLUMNS,
+    account_steps,
+    cluster_steps,
+)
+from flopwatch_server.efficiency.repository import gpu_time
 from flopwatch_server.efficiency.repository.figures import in_state
 from flopwatch_server.efficiency.repository.hours import mean_of_sums, sum_and_count
 from flopwatch_server.fleet.models import Cluster
@@ -58,10 +63,10 @@ def make(session: Session, step: datetime, now: datetime) -> None:
         or_(Allocation.valid_to.is_(None), Allocation.valid_to > instant(step)),
     )
     _set(session, account_steps, step, _accounts(holding, step))
-    _set(session, cluster_steps, step, _clusters(holding, step))
+    _set(session, cluster_steps, step, _clusters(holding, step, now))
 
 
-def _set(session: Session, table: Table, step: datetime, rows: Select[Any]) -> None:
+def _set(session: Session, table: Table, step: datetime, rows: Select[*tuple[Any, ...]]) -> None:
     session.execute(delete(table).where(table.c.step == instant(step)))
     session.execute(insert(table).from_select(rows.selected_columns.keys(), rows))
 
@@ -101,68 +106,60 @@ def _accounts(holding: CTE, step: datetime) -> Select[Any]:
     ).outerjoin(known, same)
 
 
-def _clusters(holding: CTE, step: datetime) -> Select[Any]:
+def _clusters(holding: CTE, step: datetime, now: datetime) -> Select[*tuple[Any, ...]]:
     """Rows of `cluster_steps`, one for every cluster."""
     seen, taken = _seen(step), _taken(holding, step)
-    free = func.greatest(seen.c.seconds - func.coalesce(taken.c.seconds, 0.0), 0.0)
-    same = and_(taken.c.device_id == seen.c.device_id, taken.c.cluster_id == seen.c.cluster_id)
-    gpus = (
-        select(
-            func.coalesce(seen.c.cluster_id, taken.c.cluster_id).label("cluster_id"),
-            taken.c.seconds, free.label("free"), seen.c.power_watts, seen.c.device_id,
-        )
-        .select_from(seen.join(taken, same, full=True))
-        .cte("gpus")
-    )  # fmt: skip
+    not_held = gpu_time.by_cluster(step, step + STEP, now).cte("not_held")
     return (
         select(
             Cluster.id.label("cluster_id"),
             instant(step).label("step"),
-            func.coalesce(func.sum(gpus.c.seconds), 0.0).label("allocated_seconds"),
-            cast(func.coalesce(func.sum(gpus.c.free), 0), Float).label("free_seconds"),
-            func.sum(gpus.c.power_watts).label("power_watts"),
-            (func.count(gpus.c.device_id) > 0).label("is_seen"),
+            func.coalesce(taken.c.seconds, 0.0).label("allocated_seconds"),
+            *(func.coalesce(not_held.c[name], 0.0).label(name) for name in NOT_HELD_COLUMNS),
+            seen.c.power_watts,
+            seen.c.cluster_id.is_not(None).label("is_seen"),
         )
-        .outerjoin(gpus, gpus.c.cluster_id == Cluster.id)
-        .group_by(Cluster.id)
+        .outerjoin(taken, taken.c.cluster_id == Cluster.id)
+        .outerjoin(not_held, not_held.c.cluster_id == Cluster.id)
+        .outerjoin(seen, seen.c.cluster_id == Cluster.id)
     )
 
 
 def _seen(step: datetime) -> CTE:
-    """GPUs of which minutes are there: (cluster id, device id, seconds that reported, power)."""
+    """Clusters with GPUs that reported: (cluster id, power of all that tell it)."""
     sat = clusters_at(step).cte("sat")
-    reported = func.count().filter(_minute.samples_received > 0)
-    told = (
-        select(
-            _minute.device_id,
-            func.avg(_minute.power_watts).label("power_watts"),
-            (reported * 60.0).label("seconds"),
-        )
+    powers = (
+        select(_minute.device_id, func.avg(_minute.power_watts).label("power_watts"))
         .where(*_within(step))
         .group_by(_minute.device_id)
-        .cte("told")
+        .cte("powers")
     )
-    return select(sat.c.cluster_id, told).join(sat, sat.c.device_id == told.c.device_id).cte("seen")
+    return (
+        select(sat.c.cluster_id, func.sum(powers.c.power_watts).label("power_watts"))
+        .join(sat, sat.c.device_id == powers.c.device_id)
+        .group_by(sat.c.cluster_id)
+        .cte("seen")
+    )
 
 
 def _taken(holding: CTE, step: datetime) -> CTE:
-    """Seconds for which each GPU was held: (cluster id, device id, seconds).
+    """Seconds for which the GPUs of each cluster were held: (cluster id, seconds).
 
     A GPU that several jobs share counts once; one of unknown ordinal is told apart by its holder.
     """
     gpu = (holding.c.node_id, holding.c.gres_ordinal,
            case((holding.c.gres_ordinal.is_(None), holding.c.id)))  # fmt: skip
-    seconds = func.sum(_overlap(holding, step))
-    return (
+    once = (
         select(
             func.min(Run.cluster_id).label("cluster_id"),
-            func.max(holding.c.device_id).label("device_id"),
-            func.least(seconds, _STEP_SECONDS, type_=Float).label("seconds"),
+            func.least(func.sum(_overlap(holding, step)), _STEP_SECONDS).label("seconds"),
         )
         .join(Run, Run.id == holding.c.run_id)
         .group_by(*gpu)
-        .cte("taken")
+        .cte("once")
     )
+    seconds = func.sum(once.c.seconds, type_=Float).label("seconds")
+    return select(once.c.cluster_id, seconds).group_by(once.c.cluster_id).cte("taken")
 
 
 def _within(step: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

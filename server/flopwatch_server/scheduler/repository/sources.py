@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import func
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, Interval, func, literal, or_, select
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import Session
 
+from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.database.text import storable
-from flopwatch_server.scheduler.models import SchedulerRefusal, SchedulerSource
+from flopwatch_server.scheduler.models import SchedulerOutage, SchedulerRefusal, SchedulerSource
 from flopwatch_server.scheduler.records import Refusal
 
 SLOW = timedelta(seconds=2)
 _REST_FOR_SLOW = 10  # times what the call took: a tenth of the time at most
 _LONGEST_REST = timedelta(minutes=5)
+
+OUTAGE_AFTER = _LONGEST_REST + timedelta(minutes=1)
+"""A source that has not told anything for so long has an outage, whatever the reason."""
 
 
 def succeeded(
@@ -23,7 +27,11 @@ def succeeded(
     now: datetime,
     took: timedelta = timedelta(),
 ) -> None:
-    """A call worked: from now on there is no error. After a slow one the scheduler has its rest."""
+    """A call worked: from now on there is no error. After a slow one the scheduler has its rest.
+
+    An outage before it is remembered.
+    """
+    session.execute(_outage_before(cluster_id, kind, now))
     rests_until = now + _rest(took, timedelta())
     _set(
         session, cluster_id, kind, last_success_at=now, error=None, error_since=None,
@@ -105,6 +113,28 @@ def refused(session: Session, cluster_id: int, refusals: Sequence[Refusal], now:
     ]  # fmt: skip
     if rows:
         session.execute(statement, rows)
+
+
+def is_out(now: ColumnElement[datetime]) -> ColumnElement[bool]:
+    """Whether a source tells nothing since its last success."""
+    last = SchedulerSource.last_success_at
+    silent = last < now - literal(OUTAGE_AFTER, Interval)
+    return or_(SchedulerSource.error.is_not(None), silent)
+
+
+def _outage_before(cluster_id: int, kind: str, now: datetime) -> Insert:
+    """The outage that ends now, if there is one."""
+    end = literal(now, UtcDateTime)
+    told = select(
+        SchedulerSource.cluster_id, SchedulerSource.kind, SchedulerSource.last_success_at, end
+    ).where(
+        SchedulerSource.cluster_id == cluster_id,
+        SchedulerSource.kind == kind,
+        SchedulerSource.last_success_at < end,
+        is_out(end),
+    )
+    columns = ["cluster_id", "kind", "valid_from", "valid_to"]
+    return insert(SchedulerOutage).from_select(columns, told).on_conflict_do_nothing()
 
 
 def _rest(took: timedelta, failing_for: timedelta) -> timedelta:

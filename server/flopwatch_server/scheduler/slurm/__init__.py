@@ -8,8 +8,11 @@ from flopwatch_server.scheduler.records import (
     JobRecord,
     NodeGpus,
     NodeRecord,
+    PartitionRecord,
     People,
+    QosRecord,
     Refusal,
+    ReservationRecord,
     SchedulerError,
     ShareRecord,
 )
@@ -18,8 +21,11 @@ from flopwatch_server.scheduler.slurm.accounting import read_ended
 from flopwatch_server.scheduler.slurm.accounts import read_associations, read_users
 from flopwatch_server.scheduler.slurm.client import Client, Runner, run_command
 from flopwatch_server.scheduler.slurm.nodes import read_nodes
+from flopwatch_server.scheduler.slurm.partitions import read_partitions
+from flopwatch_server.scheduler.slurm.qos import read_qos
 from flopwatch_server.scheduler.slurm.queue import read_queue
 from flopwatch_server.scheduler.slurm.refusals import Refusals
+from flopwatch_server.scheduler.slurm.reservations import read_reservations
 from flopwatch_server.scheduler.slurm.shares import read_shares
 
 __all__ = ["Slurm"]
@@ -74,6 +80,10 @@ class Slurm:
         """All nodes and their states."""
         return self._refusals.sift("nodes", read_nodes(self._client))
 
+    def reservations(self) -> Sequence[ReservationRecord]:
+        """All reservations of nodes that are in force or will be."""
+        return self._refusals.sift("reservations", read_reservations(self._client))
+
     def people(self) -> People:
         """All associations, and the users that have one on this cluster; slurmdbd must run."""
         associations = self._refusals.sift("associations", read_associations(self._client))
@@ -84,6 +94,14 @@ class Slurm:
     def shares(self) -> Sequence[ShareRecord]:
         """The fair share of all associations; PriorityType must be priority/multifactor."""
         return self._refusals.sift("shares", read_shares(self._client))
+
+    def partitions(self) -> Sequence[PartitionRecord]:
+        """All partitions and their limits."""
+        return self._refusals.sift("partitions", read_partitions(self._client))
+
+    def qos(self) -> Sequence[QosRecord]:
+        """All QOS and their limits; slurmdbd must run."""
+        return self._refusals.sift("qos", read_qos(self._client))
 
     def refusals(self) -> Sequence[Refusal]:
         """What was left out since this was last asked, by call and field."""
