@@ -10,7 +10,10 @@ _AS_TOLD = "Jobs are shown as last told."
 _SOURCES = {
     "slurm": ("Slurm", _AS_TOLD),
     "slurm accounting": ("Slurm's accounting", "How jobs ended is told once it answers again."),
+    "slurm reservations": ("Slurm's reservations", "Reservations are as last told."),
     "slurm shares": ("Slurm's fair share", "Shares are shown as last told."),
+    "slurm partitions": ("Slurm's partitions", "Their limits are as last told."),
+    "slurm qos": ("Slurm's QOS", "Their limits are as last told."),
     "feed": ("The scheduler feed", _AS_TOLD),
     "feed shares": ("The scheduler feed's fair share", "Shares are shown as last told."),
     "local": ("The machines without a scheduler", _AS_TOLD),

@@ -14,6 +14,7 @@ import flopwatch_server.fleet.endpoints
 import flopwatch_server.jobs.endpoints
 import flopwatch_server.jobs.feed_endpoints
 import flopwatch_server.people.endpoints
+import flopwatch_server.scheduler.endpoints
 from flopwatch_server.access.guard import Guard
 from flopwatch_server.database.engine import DATABASE_GONE, UNREACHABLE
 from flopwatch_server.house import House, NotFound
@@ -49,6 +50,7 @@ def create_app(house: House, add_pages: Callable[[FastAPI], None] | None = None)
         flopwatch_server.jobs.feed_endpoints,
         flopwatch_server.jobs.endpoints,
         flopwatch_server.people.endpoints,
+        flopwatch_server.scheduler.endpoints,
         flopwatch_server.efficiency.endpoints,
         flopwatch_server.doctor.endpoints,
     ):

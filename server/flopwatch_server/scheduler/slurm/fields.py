@@ -10,6 +10,7 @@ _MOST_DIGITS = 18  # fits 64 bits
 _DURATION = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})")
 _NODE_NAMES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
 _STATE = re.compile(r"[A-Z_]+")
+_DECIMAL = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}")
 
 NO_TIME = frozenset({"", "N/A", "None", "Unknown", "(null)"})
 NO_LIMIT = frozenset({"", "UNLIMITED", "NOT_SET", "INVALID", "Partition_Limit"})
@@ -40,6 +41,15 @@ def whole_number(row: Mapping[str, str], field: str) -> int:
 def optional_number(row: Mapping[str, str], field: str) -> int | None:
     """The same, or None where Slurm says N/A."""
     return None if row[field] in ("", "N/A") else whole_number(row, field)
+
+
+def decimal(row: Mapping[str, str], field: str) -> float | None:
+    """A number with a fraction that is not negative; None for an empty field."""
+    if not row[field]:
+        return None
+    if not _DECIMAL.fullmatch(row[field]):
+        raise FieldError(field, row[field])
+    return float(row[field])
 
 
 def moment(row: Mapping[str, str], field: str) -> datetime | None:

@@ -5,7 +5,6 @@ stands in these: accounts and users are named by admins.
 """
 
 import math
-import re
 
 from flopwatch_server.scheduler.records import ShareRecord
 from flopwatch_server.scheduler.slurm import fields
@@ -24,8 +23,6 @@ COLUMNS = (
     "FairShare",
     "LevelFS",
 )
-
-_DECIMAL = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}")
 
 
 def read_shares(client: Client) -> Answer[ShareRecord]:
@@ -56,7 +53,7 @@ def parse_share(row: Row) -> ShareRecord:
         raw_usage=fields.optional_number(row, "RawUsage"),
         effective_usage=_fraction(row, "EffectvUsage"),
         fair_share=_fraction(row, "FairShare"),
-        level_fs=math.inf if row["LevelFS"] == "inf" else _decimal(row, "LevelFS"),
+        level_fs=math.inf if row["LevelFS"] == "inf" else fields.decimal(row, "LevelFS"),
     )
 
 
@@ -66,15 +63,7 @@ def raw_shares(row: Row, field: str) -> int | None:
 
 
 def _fraction(row: Row, field: str) -> float | None:
-    value = _decimal(row, field)
+    value = fields.decimal(row, field)
     if value is not None and value > 1:
         raise fields.FieldError(field, row[field])
     return value
-
-
-def _decimal(row: Row, field: str) -> float | None:
-    if not row[field]:
-        return None
-    if not _DECIMAL.fullmatch(row[field]):
-        raise fields.FieldError(field, row[field])
-    return float(row[field])
