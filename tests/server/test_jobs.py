@@ -173,6 +173,23 @@ def test_a_requeue_is_another_run_of_the_same_job(database: Database) -> None:
         assert (found.submitted_at, found.restarts) == (at(20), 1)
 
 
+def test_a_run_that_accounting_calls_requeued_is_over(database: Database) -> None:
+    """As Slurm 22.05 and 24.11 tell it: the job waits again under another time of submission."""
+    waiting = replace(RUNNING, submitted_at=at(20), state="PENDING", started_at=None, gpus=None)
+    over = replace(RUNNING, state="REQUEUED", ended_at=at(19), gpus=None)
+    with database.session() as session:
+        tell(session, RUNNING, minute=2)
+        tell(session, waiting, minute=20)
+        for minute in (21, 23):
+            tell(session, over, minute=minute, complete=False)
+            tell(session, waiting, minute=minute + 1)
+        first, second = session.scalars(select(Run).order_by(Run.submitted_at)).all()
+        assert (first.state, first.started_at, first.ended_at) == ("REQUEUED", at(1), at(19))
+        assert first.vanished_at is None
+        assert (second.state, second.ended_at) == ("PENDING", None)
+        assert {row[3] for row in held(session)} == {at(19)}
+
+
 def test_where_only_a_count_is_told_gpus_are_held_without_an_ordinal(database: Database) -> None:
     with database.session() as session:
         tell(session, replace(RUNNING, gpus=(NodeGpus("g1", 2, None),)), minute=2)

@@ -5,62 +5,30 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import select, update
 
-from flopwatch.gpus import PeakTable
-from flopwatch_server.database.engine import Database
-from flopwatch_server.house import House
-from flopwatch_server.jobs.models import Allocation, Run
-from flopwatch_server.scheduler.models import SchedulerSource
-from flopwatch_server.scheduler.slurm import Slurm
-from flopwatch_server.settings import Settings
-from flopwatch_server.work.poll import ACCOUNTING, SOURCE, SlurmPoll
-from tests.lab.postgres import DatabaseFactory, postgres, public_folder
+from flopwatch_server.jobs.models import Run
+from flopwatch_server.work.poll import ACCOUNTING, SOURCE
 from tests.lab.slurm import SlurmLab, wait_until
-
-
-class Site:
-    """A poll of the lab into a database."""
-
-    def __init__(self, lab: SlurmLab, database: Database) -> None:
-        self.database = database
-        self._house = House(database, Settings(), PeakTable.load())
-        self._poll = SlurmPoll(lab.cluster, Slurm(lab.cluster, lab.environment))
-
-    def poll(self) -> None:
-        """One turn of each question, as after any rest."""
-        with self.database.session() as session:
-            session.execute(update(SchedulerSource).values(rests_until=None))
-        self._poll.read_queue(self._house)
-        self._poll.close_runs(self._house)
-
-    def runs(self, *job_ids: int) -> dict[int, Run]:
-        """The runs of these jobs by raw job id: one of each, since none is requeued here."""
-        with self.database.session() as session:
-            found = session.scalars(select(Run).where(Run.raw_job_id.in_(job_ids))).all()
-        assert sorted(run.raw_job_id for run in found) == sorted(job_ids)
-        return {run.raw_job_id: run for run in found}
-
-    def held(self, run: Run) -> list[tuple[datetime, datetime | None]]:
-        """Since when and until when it holds each GPU."""
-        with self.database.session() as session:
-            rows = session.scalars(select(Allocation).where(Allocation.run_id == run.id)).all()
-        return [(row.valid_from, row.valid_to) for row in rows]
-
-    def errors(self) -> dict[str, str | None]:
-        with self.database.session() as session:
-            return {row.kind: row.error for row in session.scalars(select(SchedulerSource))}
+from tests.slurm.site import Site, polled
 
 
 @pytest.fixture
 def site(slurm_lab: SlurmLab) -> Iterator[Site]:
-    with (
-        public_folder() as folder,
-        postgres(folder) as server,
-        DatabaseFactory(server.url).database() as database,
-    ):
-        yield Site(slurm_lab, database)
+    with polled(slurm_lab) as site:
+        yield site
     slurm_lab.cancel_jobs()
+
+
+def runs(site: Site, *job_ids: int) -> dict[int, Run]:
+    """The runs of these jobs by raw job id: one of each, since none is requeued here."""
+    found = [run for run in site.runs() if run.raw_job_id in job_ids]
+    assert sorted(run.raw_job_id for run in found) == sorted(job_ids)
+    return {run.raw_job_id: run for run in found}
+
+
+def held(site: Site, run: Run) -> list[tuple[datetime, datetime | None]]:
+    """Since when and until when the run holds each GPU."""
+    return [(begin, end) for _, _, begin, end in site.held()[run.id]]
 
 
 def ended_at(lab: SlurmLab, job_id: int) -> datetime | None:
@@ -77,13 +45,13 @@ def test_a_job_that_ends_while_accounting_is_dead_is_closed_by_its_word_alone(
     short = slurm_lab.submit("exec sleep 5", "--gpus=1", user="fwbob")
     slurm_lab.wait_state(short, "RUNNING")
     site.poll()
-    first = site.runs(long, short)
+    first = runs(site, long, short)
     assert {job: run.state for job, run in first.items()} == {long: "RUNNING", short: "RUNNING"}
     slurm_lab.slurmdbd.kill()
     try:
         slurm_lab.wait_state(short, "COMPLETED")
         site.poll()
-        unsure = site.runs(long, short)[short]
+        unsure = runs(site, long, short)[short]
         assert (unsure.state, unsure.ended_at) == ("RUNNING", None)
         assert unsure.vanished_at is not None
         assert site.errors()[SOURCE] is None
@@ -93,14 +61,14 @@ def test_a_job_that_ends_while_accounting_is_dead_is_closed_by_its_word_alone(
     wait_until(lambda: ended_at(slurm_lab, short) is not None, "accounting has caught up", 60.0)
     for _ in range(2):
         site.poll()
-        runs = site.runs(long, short)
-        assert {job: run.id for job, run in runs.items()} == {
+        now = runs(site, long, short)
+        assert {job: run.id for job, run in now.items()} == {
             job: run.id for job, run in first.items()
         }
-        assert (runs[short].state, runs[short].vanished_at) == ("COMPLETED", None)
-        assert runs[short].ended_at == ended_at(slurm_lab, short)
-        assert site.held(runs[short]) == [(runs[short].started_at, runs[short].ended_at)]
-        assert site.held(runs[long]) == [(runs[long].started_at, None)] * 2
+        assert (now[short].state, now[short].vanished_at) == ("COMPLETED", None)
+        assert now[short].ended_at == ended_at(slurm_lab, short)
+        assert held(site, now[short]) == [(now[short].started_at, now[short].ended_at)]
+        assert held(site, now[long]) == [(now[long].started_at, None)] * 2
     assert site.errors() == {SOURCE: None, ACCOUNTING: None}
 
 
@@ -111,14 +79,14 @@ def test_jobs_outlive_a_dead_controller_and_are_closed_once(
     short = slurm_lab.submit("exec sleep 30", "--gpus=1", user="fwbob")
     slurm_lab.wait_state(short, "RUNNING")
     site.poll()
-    first = site.runs(long, short)
+    first = runs(site, long, short)
     kept_since = time.time()
     state = slurm_lab.root / "state/job_state"
     wait_until(lambda: state.stat().st_mtime > kept_since, "slurmctld has kept its jobs", 60.0)
     slurm_lab.slurmctld.kill()
     try:
         site.poll()
-        kept = site.runs(long, short).values()
+        kept = runs(site, long, short).values()
         assert {run.state for run in kept} == {"RUNNING"}
         assert {run.vanished_at or run.ended_at for run in kept} == {None}
         assert "Unable to contact" in str(site.errors()[SOURCE])
@@ -127,13 +95,13 @@ def test_jobs_outlive_a_dead_controller_and_are_closed_once(
         slurm_lab.slurmctld.start()
     site.poll()
     assert site.errors()[SOURCE] is None
-    assert {run.vanished_at for run in site.runs(long, short).values()} == {None}
+    assert {run.vanished_at for run in runs(site, long, short).values()} == {None}
     wait_until(lambda: ended_at(slurm_lab, short) is not None, "the short job has ended", 60.0)
     for _ in range(2):
         site.poll()
-        runs = site.runs(long, short)
-        assert [runs[job].id for job in (long, short)] == [first[job].id for job in (long, short)]
-        assert runs[short].state == "COMPLETED"
-        assert runs[short].ended_at == ended_at(slurm_lab, short)
-        assert (runs[long].state, runs[long].vanished_at) == ("RUNNING", None)
-        assert site.held(runs[long]) == [(runs[long].started_at, None)] * 2
+        now = runs(site, long, short)
+        assert [now[job].id for job in (long, short)] == [first[job].id for job in (long, short)]
+        assert now[short].state == "COMPLETED"
+        assert now[short].ended_at == ended_at(slurm_lab, short)
+        assert (now[long].state, now[long].vanished_at) == ("RUNNING", None)
+        assert held(site, now[long]) == [(now[long].started_at, None)] * 2

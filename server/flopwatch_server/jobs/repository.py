@@ -202,9 +202,8 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> dict[Key, i
         for column in Run.__table__.columns if column.name not in identity
     }  # fmt: skip
     changes["name"] = case((new.ended_at.is_(None), new.name), else_=Run.name)
-    changes["started_at"] = case(
-        (new.state != all_(_PENDING), func.coalesce(new.started_at, Run.started_at))
-    )
+    started = new.ended_at.is_not(None) | (new.state != all_(_PENDING))
+    changes["started_at"] = case((started, func.coalesce(new.started_at, Run.started_at)))
     written = session.execute(
         statement.on_conflict_do_update(
             index_elements=["cluster_id", "raw_job_id", "submitted_at"],

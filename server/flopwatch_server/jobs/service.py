@@ -108,7 +108,12 @@ def _newest(jobs: Sequence[JobRecord]) -> list[JobRecord]:
 
 
 def _has_ended(job: JobRecord) -> bool:
-    return job.state not in RUNNING_STATES and job.state not in PENDING_STATES
+    return job.state not in RUNNING_STATES and not _waits(job)
+
+
+def _waits(job: JobRecord) -> bool:
+    """REQUEUED with an end ends a run, as accounting tells; without, the job's next run waits."""
+    return job.state in PENDING_STATES and job.ended_at is None
 
 
 def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
@@ -180,7 +185,7 @@ def _allocate(
 
 
 def _tells_gpus(job: JobRecord) -> bool:
-    return job.state in PENDING_STATES or (job.gpus is not None and job.started_at is not None)
+    return _waits(job) or (job.gpus is not None and job.started_at is not None)
 
 
 def _start(job: JobRecord, known: Sequence[Holding], now: datetime) -> datetime:

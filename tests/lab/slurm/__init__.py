@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.lab.processes import free_ports
-from tests.lab.slurm.configuration import LabOptions, accounts_file
+from tests.lab.slurm.configuration import Cards, LabOptions, accounts_file, plain_cards
 from tests.lab.slurm.daemons import (
     Daemon,
     LabError,
@@ -30,15 +30,25 @@ from tests.lab.slurm.daemons import (
 from tests.lab.slurm.folders import prepare
 from tests.lab.slurm.users import LabUser, ensure_user, lab_folder, python_command
 
-__all__ = ["LabError", "LabUser", "SlurmLab", "lab_folder", "python_command", "wait_until"]
+__all__ = [
+    "Cards",
+    "LabError",
+    "LabUser",
+    "SlurmLab",
+    "lab_folder",
+    "plain_cards",
+    "python_command",
+    "wait_until",
+]
 
 ACCOUNTS = {"fwalice": "vision", "fwbob": "physics"}
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class SlurmLab:
-    """A running cluster as a context manager; see LabOptions for what `options` may name.
+    """A running cluster as a context manager; see LabOptions for what a test may choose.
 
+    Its nodes are alike, with GPUs as plain_cards has them, or have the `cards` of one node each.
     `environment` is what a Slurm command needs, `users` the Unix users that may submit,
     `slurmctld` and `slurmdbd` daemons that a test may kill, stop and start again.
     """
@@ -51,6 +61,7 @@ class SlurmLab:
         gres_type: str = "h100",
         *,
         device_minors: Sequence[int] | None = None,
+        cards: Sequence[Cards] | None = None,
         proctrack: str = "cgroup",
         prolog: Path | None = None,
         epilog: Path | None = None,
@@ -61,10 +72,7 @@ class SlurmLab:
         self._options = LabOptions(
             cluster="lab",
             prefix=f"fw{token_hex(2)}n",
-            nodes=nodes,
-            gpus=gpus,
-            gres_type=gres_type,
-            device_minors=device_minors or range(gpus),
+            cards=cards or [plain_cards(gpus, gres_type, device_minors or range(gpus))] * nodes,
             proctrack=proctrack,
             prolog=prolog,
             epilog=epilog,
@@ -79,7 +87,7 @@ class SlurmLab:
             "SLURM_CONF": str(root / "etc/slurm.conf"),
         }
         self.users: dict[str, LabUser] = {}
-        self._ports = free_ports(2 + nodes)
+        self._ports = free_ports(2 + len(self.nodes))
         self._stack = ExitStack()
         self.slurmctld = self._daemon(
             "slurmctld", "slurmctld", "-D", user="slurm", ready=self._controller_is_up

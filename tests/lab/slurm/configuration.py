@@ -1,27 +1,52 @@
 """The configuration files of the lab, as text, and the ports that they name."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True)
-class LabOptions:
-    """What a test may choose about its cluster.
+class Cards:
+    """The GPUs of one node: its device files, and what Slurm is told of them.
 
-    `device_minors` are the minors of the files nvidia0, nvidia1, ... of every node, in that order:
-    another order than 0, 1, ... makes a node whose GRES positions are not minor numbers.
+    `minors` are those of the files, by name. `gres` is what slurm.conf says of the node, `lines`
+    are those of gres.conf, where {dev} stands for the folder of the files.
+    """
+
+    minors: Mapping[str, int]
+    gres: str
+    lines: Sequence[str]
+
+    @property
+    def names(self) -> set[str]:
+        """The GRES without their counts: "gpu:h100", "shard"."""
+        return {one.rpartition(":")[0] for one in self.gres.split(",")}
+
+
+def plain_cards(gpus: int, gres_type: str, minors: Sequence[int]) -> Cards:
+    """GPUs whose files nvidia0, nvidia1, ... have these minors, listed in the order of the names.
+
+    Another order than 0, 1, ... makes a node whose GRES positions are not minor numbers.
+    """
+    return Cards(
+        {f"nvidia{number}": minor for number, minor in enumerate(minors)},
+        f"gpu:{gres_type}:{gpus}",
+        [f"Name=gpu Type={gres_type} File={{dev}}/nvidia[0-{gpus - 1}]"],
+    )
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """What a test may choose about its cluster: `cards` are those of each node.
+
     `proctrack` is "cgroup" (v1) or "linuxproc". Scripts are absolute paths that root, or for
     `task_prolog` the user, can run. `extra` holds further lines of slurm.conf.
     """
 
     cluster: str
     prefix: str
-    nodes: int
-    gpus: int
-    gres_type: str
-    device_minors: Sequence[int]
+    cards: Sequence[Cards]
     proctrack: str = "cgroup"
     prolog: Path | None = None
     epilog: Path | None = None
@@ -31,7 +56,12 @@ class LabOptions:
     @property
     def node_names(self) -> tuple[str, ...]:
         """Names of the nodes, from 1."""
-        return tuple(f"{self.prefix}{number}" for number in range(1, self.nodes + 1))
+        return tuple(f"{self.prefix}{number}" for number in range(1, len(self.cards) + 1))
+
+    @property
+    def gres(self) -> list[str]:
+        """The GRES that any node has."""
+        return sorted({name for cards in self.cards for name in cards.names})
 
 
 def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
@@ -44,9 +74,9 @@ def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
     }
     nodes = [
         f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} "
-        "Sockets=2 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=512000 "
-        f"Gres=gpu:{options.gres_type}:{options.gpus}"
-        for name, port in zip(options.node_names, slurmds, strict=True)
+        f"Sockets=2 CoresPerSocket={max(32, len(cards.minors))} ThreadsPerCore=1 RealMemory=512000 "
+        f"Gres={cards.gres}"
+        for name, port, cards in zip(options.node_names, slurmds, options.cards, strict=True)
     ]
     names = ",".join(options.node_names)
     return "\n".join(
@@ -69,7 +99,7 @@ def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_Core_Memory",
             "DefMemPerCPU=100",
-            "GresTypes=gpu",
+            f"GresTypes={','.join(sorted({name.partition(':')[0] for name in options.gres}))}",
             "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,"
             "sched_min_interval=10000",
             "PriorityType=priority/multifactor",
@@ -78,7 +108,7 @@ def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
             "AccountingStorageHost=127.0.0.1",
             f"AccountingStoragePort={accounting}",
             f"AccountingStoragePass={root}/munge/socket",
-            f"AccountingStorageTRES=gres/gpu,gres/gpu:{options.gres_type}",
+            f"AccountingStorageTRES=gres/gpu,{','.join(f'gres/{name}' for name in options.gres)}",
             "AccountingStorageEnforce=associations,limits,qos",
             "AccountingStoreFlags=job_comment",
             "JobAcctGatherType=jobacct_gather/none",
@@ -98,9 +128,9 @@ def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
 def gres_conf(root: Path, options: LabOptions) -> str:
     """gres.conf: on every node, its own folder of device files."""
     return "".join(
-        f"NodeName={name} Name=gpu Type={options.gres_type} "
-        f"File={root}/dev/{name}/nvidia[0-{options.gpus - 1}]\n"
-        for name in options.node_names
+        f"NodeName={name} {line.format(dev=root / 'dev' / name)}\n"
+        for name, cards in zip(options.node_names, options.cards, strict=True)
+        for line in cards.lines
     )
 
 

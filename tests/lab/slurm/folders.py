@@ -1,7 +1,7 @@
 """What lies under the lab's folder before its daemons start: folders, devices, configuration."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_bytes
 from shutil import chown
@@ -35,15 +35,15 @@ def prepare(root: Path, options: LabOptions, ports: Sequence[int]) -> None:
     database = slurmdbd_conf(root, ports[1]).encode()
     _file(etc / "slurmdbd.conf", database, owner="slurm", mode=0o600)
     _file(etc / "database.sql", DATABASE_SQL.encode())
-    for name in options.node_names:
+    for name, cards in zip(options.node_names, options.cards, strict=True):
         _folder(root / "spool" / name)
-        _devices(root / "dev" / name, options.device_minors)
+        _devices(root / "dev" / name, cards.minors)
 
 
-def _devices(folder: Path, minors: Sequence[int]) -> None:
+def _devices(folder: Path, minors: Mapping[str, int]) -> None:
     folder.mkdir(parents=True)
-    for position, minor in enumerate(minors):
-        path = folder / f"nvidia{position}"
+    for name, minor in minors.items():
+        path = folder / name
         os.mknod(path, S_IFCHR, os.makedev(NVIDIA_MAJOR, minor))
         path.chmod(0o666)
 
