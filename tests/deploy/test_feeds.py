@@ -8,8 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -129,6 +134,13 @@ def feed(scheduler: str, kept: Path) -> tuple[FeedSnapshot, str]:
     return parse(result.stdout, asked), result.stderr.decode()
 
 
+@cache
+def told(scheduler: str) -> tuple[FeedSnapshot, str]:
+    """The same of the answers as they are."""
+    with TemporaryDirectory() as folder:
+        return feed(scheduler, Path(shutil.copytree(ANSWERS / scheduler, Path(folder) / "kept")))
+
+
 def jobs_file(kept: Path) -> Path:
     return next(path for path in (kept / "jobs.json", kept / "pods.json") if path.exists())
 
@@ -147,10 +159,10 @@ def change(kept: Path, *place: Any, **value: Any) -> None:
 
 def row(job: JobRecord, day: str) -> str:
     moments = [job.submitted_at, job.started_at, job.ended_at]
-    told = [f"{moment:%Y-%m-%d %H:%M:%S}".removeprefix(f"{day} ") if moment else "-"
+    times = [f"{moment:%Y-%m-%d %H:%M:%S}".removeprefix(f"{day} ") if moment else "-"
             for moment in moments]  # fmt: skip
     figures = [job.exit_code, job.time_limit_seconds, job.gpu_count]
-    cells = [job.display_id, job.state, *told, *("-" if f is None else str(f) for f in figures)]
+    cells = [job.display_id, job.state, *times, *("-" if f is None else str(f) for f in figures)]
     gpus = "?" if job.gpus is None else " ".join(map(held, job.gpus))
     return " | ".join([*cells, gpus]).rstrip()
 
@@ -162,21 +174,21 @@ def held(gpus: NodeGpus) -> str:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_the_server_reads_the_runs_that_the_scheduler_told(scheduler: str, kept: Path) -> None:
-    snapshot, errors = feed(scheduler, kept)
+def test_the_server_reads_the_runs_that_the_scheduler_told(scheduler: str) -> None:
+    snapshot, errors = told(scheduler)
     assert [row(job, DAYS[scheduler]) for job in snapshot.jobs] == RUNS[scheduler].split("\n")[1:-1]
     assert snapshot.complete
     assert "job" not in errors
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_the_server_reads_the_nodes_that_the_scheduler_told(scheduler: str, kept: Path) -> None:
-    told = [
+def test_the_server_reads_the_nodes_that_the_scheduler_told(scheduler: str) -> None:
+    nodes = [
         " | ".join("-" if cell is None else str(cell)
                    for cell in (node.name, node.state, node.gpu_count, node.gpu_type))
-        for node in feed(scheduler, kept)[0].nodes
+        for node in told(scheduler)[0].nodes
     ]  # fmt: skip
-    assert told == NODES[scheduler].split("\n")[1:-1]
+    assert nodes == NODES[scheduler].split("\n")[1:-1]
 
 
 @pytest.mark.parametrize(
@@ -194,23 +206,22 @@ def test_the_server_reads_the_nodes_that_the_scheduler_told(scheduler: str, kept
 )
 def test_whose_run_it_is_and_by_which_numbers_it_goes(
     scheduler: str, display_id: str, raw_id: int, user: str, account: str, partition: str,
-    kept: Path,
 ) -> None:  # fmt: skip
-    (job,) = [job for job in feed(scheduler, kept)[0].jobs if job.display_id == display_id]
-    told = (job.raw_job_id, job.user, job.account, job.partition)
-    assert told == (raw_id, user, account, partition)
+    (job,) = [job for job in told(scheduler)[0].jobs if job.display_id == display_id]
+    found = (job.raw_job_id, job.user, job.account, job.partition)
+    assert found == (raw_id, user, account, partition)
 
 
 @pytest.mark.parametrize("scheduler", ["pbs", "lsf"])
-def test_an_element_of_an_array_names_its_array(scheduler: str, kept: Path) -> None:
-    elements = [job for job in feed(scheduler, kept)[0].jobs if job.display_id.endswith("[7]")]
+def test_an_element_of_an_array_names_its_array(scheduler: str) -> None:
+    elements = [job for job in told(scheduler)[0].jobs if job.display_id.endswith("[7]")]
     array = {"pbs": 3472665, "lsf": 5346451}[scheduler]
     assert [(job.array_job_id, job.array_task_id) for job in elements] == [(array, 7)]
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_hostile_name_arrives_as_it_is_and_harms_no_other(scheduler: str, kept: Path) -> None:
-    before = feed(scheduler, kept)[0].jobs
+    before = told(scheduler)[0].jobs
     change(kept, *NAMES[scheduler], to=HOSTILE)
     after = feed(scheduler, kept)[0].jobs
     assert [text for job in after for text in (job.name, job.user) if "{" in text] == [HOSTILE]
@@ -232,7 +243,7 @@ def test_a_broken_record_is_named_and_the_others_are_no_snapshot(
     scheduler: str, kept: Path
 ) -> None:
     """A complete snapshot without it would say that it has left the queue."""
-    before = feed(scheduler, kept)[0]
+    before = told(scheduler)[0]
     field, name = BROKEN[scheduler]
     change(kept, *NAMES[scheduler][:2], field)
     after, errors = feed(scheduler, kept)
@@ -320,3 +331,60 @@ def test_a_scheduler_that_does_not_answer_leaves_nothing_to_post(
     result = asked_by_command(scheduler, tmp_path)
     assert (result.returncode, result.stdout) == (1, b"")
     assert result.stderr != b""
+
+
+class Server:
+    """Takes posts, and remembers them."""
+
+    def __init__(self) -> None:
+        self.posts: list[tuple[str, str | None, str | None, bytes]] = []
+        posts = self.posts
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                headers = (self.headers["Authorization"], self.headers["Content-Type"])
+                posts.append((self.path, *headers, body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        self.http = HTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def post(self, feed: str, path: Path) -> int:
+        """How `post.sh` ends; commands are found in `path` first."""
+        (path / "token").write_text("fw_secret\n")
+        environment = {
+            "PATH": f"{path}:/usr/bin:/bin",
+            "FLOPWATCH_URL": f"http://127.0.0.1:{self.http.server_port}",
+            "FLOPWATCH_FEED_TOKEN_FILE": str(path / "token"),
+            "TMPDIR": str(path),
+        }
+        return subprocess.run([FEEDS / "post.sh", feed], env=environment).returncode
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_a_feed_is_posted_as_the_server_wants_it_and_leaves_no_file(
+    server: Server, commands: Path
+) -> None:
+    before = {*commands.iterdir(), commands / "token"}
+    assert server.post("pbs.py", commands) == 0
+    ((path, authorization, content_type, body),) = server.posts
+    assert (path, authorization) == ("/api/v1/feed", "Bearer fw_secret")
+    assert content_type == "application/x-ndjson"
+    assert len(parse(body, datetime.now(UTC)).jobs) > 0
+    assert {*commands.iterdir()} == before
+
+
+def test_a_feed_that_fails_is_not_posted(server: Server, tmp_path: Path) -> None:
+    assert server.post("pbs.py", tmp_path) != 0
+    assert server.posts == []
