@@ -180,6 +180,25 @@ def test_prolog_and_epilog_never_fail_a_job(script: str, job_id: str, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+FULL_DISK = """
+mount -t tmpfs -o size=4096 tmpfs "$FLOPWATCH_PROLOG_DIR"
+head -c 4096 /dev/zero > "$FLOPWATCH_PROLOG_DIR/full"
+"$SCRIPT" && ls "$FLOPWATCH_PROLOG_DIR"
+"""
+
+
+def test_a_full_disk_fails_no_job_and_leaves_no_half_of_a_drop_file(tmp_path: Path) -> None:
+    environment = {
+        "FLOPWATCH_PROLOG_DIR": str(tmp_path), "SLURM_JOB_ID": "18", "SLURM_JOB_GPUS": "6,7",
+        "SCRIPT": str(SCRIPTS / "prolog.sh"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    }  # fmt: skip
+    result = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL_DISK],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout, result.stderr) == (0, "full\n", "")
+
+
 def test_spoilt_and_left_over_drop_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "20").write_text("SLURM_JOB_ID=20\nSLURM_JOB_GPUS=0-1,4\nSLURM_JOB_UID=5\n")
     (tmp_path / "21").write_text("SLURM_JOB_ID=21\nSLURM_JOB_GPUS=\n")
