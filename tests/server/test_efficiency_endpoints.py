@@ -8,9 +8,16 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from flopwatch_server.access.principal import Principal
+from flopwatch_server.access.principal import Principal, Role
 from flopwatch_server.app import create_app
-from flopwatch_server.efficiency.schemas import JobDetail, JobMfu, JobPage, Overview, RunSeries
+from flopwatch_server.efficiency.schemas import (
+    GpuTime,
+    JobDetail,
+    JobMfu,
+    JobPage,
+    Overview,
+    RunSeries,
+)
 from flopwatch_server.house import House, get_principal
 from flopwatch_server.scheduler.models import SchedulerSource
 from flopwatch_server.telemetry.models import DeviceEvent, DeviceSource
@@ -45,6 +52,35 @@ def http(house: House) -> TestClient:
 
     app = create_app(replace(house, clock=clock))
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("role", ["admin", "researcher"])
+def test_gpu_time_adds_up_to_the_time_that_the_gpus_were_there(
+    http: TestClient, role: Role
+) -> None:
+    cast(FastAPI, http.app).dependency_overrides[get_principal] = lambda: Principal("zoe", role)
+    window = {"cluster": "granite", "from": T0.isoformat(), "to": at(60).isoformat()}
+    found = GpuTime.model_validate(http.get("/api/v1/gpu-time", params=window).json())
+    assert (found.start, found.end) == (T0, NOW)
+    assert (found.seconds.allocated, sum(found.seconds.model_dump().values())) == (400, 400)
+    assert [(each.node, each.seconds.allocated) for each in found.nodes] == [("g1", 400)]
+
+
+@pytest.mark.parametrize(
+    ("window", "status"),
+    [
+        ({"cluster": "basalt", "from": T0.isoformat(), "to": at(60).isoformat()}, 404),
+        ({"cluster": "granite", "from": T0.isoformat(), "to": T0.isoformat()}, 422),
+        ({"cluster": "granite", "from": T0.isoformat(), "to": at(31 * 1440 + 1).isoformat()}, 422),
+        ({"cluster": "granite", "from": "2026-03-12T09:00:00", "to": at(60).isoformat()}, 422),
+        ({"cluster": "granite", "to": at(60).isoformat()}, 422),
+    ],
+    ids=["no such cluster", "empty", "too long", "no time zone", "no start"],
+)
+def test_a_window_of_gpu_time_must_be_one(
+    http: TestClient, window: dict[str, str], status: int
+) -> None:
+    assert http.get("/api/v1/gpu-time", params=window).status_code == status
 
 
 def as_researcher(http: TestClient, name: str) -> TestClient:

@@ -19,7 +19,7 @@ from flopwatch_server.house import House
 from flopwatch_server.jobs import feed_endpoints
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.people.models import Account, Association, Share
-from flopwatch_server.scheduler.models import SchedulerSource
+from flopwatch_server.scheduler.models import Reservation, SchedulerSource
 
 NOW = datetime(2026, 3, 12, 9, 0, tzinfo=UTC)
 SNAPSHOT = {"kind": "snapshot", "time": NOW.timestamp(), "complete": True}
@@ -168,6 +168,17 @@ def test_a_body_brings_shares(sender: Sender) -> None:
     assert sender.rows(Share.at, Share.raw_usage, Share.level_fs) == [(NOW, 500, math.inf)] * 2
     kinds = sender.rows(SchedulerSource.kind, SchedulerSource.last_success_at)
     assert kinds == [("feed", NOW), ("feed shares", NOW)]
+
+
+def test_a_complete_snapshot_tells_all_reservations(sender: Sender) -> None:
+    told = {"kind": "reservation", "name": "course", "starts_at": NOW.timestamp() - 60,
+            "ends_at": NOW.timestamp() + 60, "nodes": ["g1"]}  # fmt: skip
+    columns = Reservation.name, Reservation.valid_to
+    sender.post(SNAPSHOT, RUN, told)
+    sender.post({**SNAPSHOT, "complete": False})
+    assert sender.rows(*columns) == [("course", NOW + timedelta(seconds=60))]
+    sender.post(SNAPSHOT, RUN)
+    assert sender.rows(*columns) == [("course", NOW)]
 
 
 def gone(sender: Sender) -> dict[Any, Any]:

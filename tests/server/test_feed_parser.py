@@ -15,6 +15,7 @@ from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, Problem, pa
 from flopwatch_server.scheduler.feed.lines import (
     GpusLine,
     NodeLine,
+    ReservationLine,
     RunLine,
     ShareLine,
     SnapshotLine,
@@ -26,6 +27,7 @@ from flopwatch_server.scheduler.records import (
     JobRecord,
     NodeGpus,
     NodeRecord,
+    ReservationRecord,
     ShareRecord,
 )
 
@@ -46,6 +48,11 @@ PENDING = {**RUN, "state": "PENDING", "started_at": None}
 SHARE = {"kind": "share", "account": "nlp", "user": "mchen"}
 NODE = {"kind": "node", "name": "g1", "state": "IDLE+DRAIN"}
 SNAPSHOT = {"kind": "snapshot", "time": NOW.timestamp(), "complete": True}
+RESERVATION: dict[str, Any] = {
+    "kind": "reservation", "name": "course", "starts_at": "2026-03-12T10:00:00+01:00",
+    "ends_at": "2026-03-12T11:00:00Z", "nodes": ["g1", "g2"], "is_whole": False,
+    "users": ["mchen"], "accounts": ["nlp"], "flags": ["MAINT"],
+}  # fmt: skip
 GPUS = [{"node": "g1", "count": 2, "ordinals": [0, 1], "type": "h100"}]
 
 
@@ -114,6 +121,33 @@ def test_a_share_becomes_a_record() -> None:
     ]
 
 
+def test_a_reservation_becomes_a_record() -> None:
+    assert read(SNAPSHOT, RESERVATION).reservations == [
+        ReservationRecord(
+            name="course",
+            starts_at=datetime(2026, 3, 12, 9, 0, tzinfo=UTC),
+            ends_at=datetime(2026, 3, 12, 11, 0, tzinfo=UTC),
+            nodes=("g1", "g2"),
+            is_whole=False,
+            users=("mchen",),
+            accounts=("nlp",),
+            flags=("MAINT",),
+        )
+    ]
+
+
+def test_reservations_are_told_behind_the_line_of_a_complete_snapshot() -> None:
+    assert refusals(RESERVATION) == [(1, "$.kind")]
+    assert refusals(RESERVATION, SNAPSHOT) == [(1, "$.kind")]
+    assert refusals({**SNAPSHOT, "complete": False}, RESERVATION) == [(2, "$.kind")]
+    assert refusals(SNAPSHOT, {**RESERVATION, "ends_at": RESERVATION["starts_at"]}) == [
+        (2, "$.ends_at")
+    ]
+    assert refusals(SNAPSHOT, {**RESERVATION, "nodes": []}) == [(2, "$.nodes")]
+    assert refusals(SNAPSHOT, {**RESERVATION, "starts_at": 0}) == [(2, "$.starts_at")]
+    assert refusals(SNAPSHOT, RESERVATION, RESERVATION) == [(3, "$.name")]
+
+
 def test_a_level_of_which_nothing_was_used_is_infinite_and_one_of_zero_is_zero() -> None:
     levels = (("a", "Infinity"), ("b", 0), ("c", None))
     lines = [{**SHARE, "user": user, "level_fs": level} for user, level in levels]
@@ -143,7 +177,9 @@ def test_a_body_is_incremental_unless_a_snapshot_says_that_it_is_complete() -> N
 
 
 def test_an_empty_queue_is_a_snapshot_without_runs() -> None:
-    assert read(SNAPSHOT) == FeedSnapshot(jobs=[], nodes=[], shares=[], complete=True)
+    assert read(SNAPSHOT) == FeedSnapshot(
+        jobs=[], nodes=[], shares=[], reservations=[], complete=True
+    )
 
 
 def test_an_old_increment_is_taken_but_an_old_complete_snapshot_is_not() -> None:
@@ -288,7 +324,9 @@ def test_the_example_of_the_documentation_is_taken() -> None:
     assert [(share.user, share.fair_share) for share in snapshot.shares] == [("mchen", 0.166667)]
 
 
-@pytest.mark.parametrize("line", [RunLine, GpusLine, NodeLine, ShareLine, SnapshotLine])
+@pytest.mark.parametrize(
+    "line", [RunLine, GpusLine, NodeLine, ShareLine, ReservationLine, SnapshotLine]
+)
 def test_the_documentation_names_every_field(line: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(line):
         assert f"`{field.name}`" in DOCUMENTATION

@@ -1,6 +1,6 @@
 """Jobs, allocations and the overview over HTTP."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -10,9 +10,11 @@ from pydantic import AwareDatetime
 
 from flopwatch.metrics import BY_NAME
 from flopwatch_server.database.text import Word
+from flopwatch_server.efficiency import gpu_time as gpu_times
 from flopwatch_server.efficiency import listing, quality, service
 from flopwatch_server.efficiency import overview as overviews
 from flopwatch_server.efficiency.schemas import (
+    GpuTime,
     JobDetail,
     JobMfu,
     JobPage,
@@ -36,6 +38,7 @@ _Time = Annotated[
 ]
 _From = Annotated[_Time | None, Query(alias="from", description="Start; the run's, if not given.")]
 _To = Annotated[_Time | None, Query(alias="to", description="End; the run's or now, if not given.")]
+_LONGEST_WINDOW = timedelta(days=31)
 _Cluster = Annotated[Word, Path()]
 _JobId = Annotated[Word, Path(description="The id its owner knows (123_4, 10+1) or the raw id.")]
 _State = Literal["active", "low", "idle", "shared", "unknown"]
@@ -120,6 +123,18 @@ def overview(
 ) -> Overview:  # fmt: skip
     """How well a cluster is being used, now and over the last hours."""
     return overviews.overview(session, principal, cluster, house.clock(), window_hours)
+
+
+@router.get("/gpu-time")
+def gpu_time(
+    session: SessionDep, _: PrincipalDep, house: HouseDep, cluster: Word,
+    start: Annotated[_Time, Query(alias="from")], end: Annotated[_Time, Query(alias="to")],
+) -> GpuTime:  # fmt: skip
+    """What became of the time of a cluster's GPUs, 31 days at most: whole, and by node."""
+    if not timedelta() < end - start <= _LONGEST_WINDOW:
+        days = _LONGEST_WINDOW.days
+        raise _refused("to", f"not within {days} days after the start", end.isoformat())
+    return gpu_times.gpu_time(session, cluster, start, end, house.clock())
 
 
 def _window(

@@ -273,6 +273,39 @@ class StateCounts(BaseModel):
     down: float = 0
 
 
+class GpuSeconds(BaseModel):
+    """GPU-seconds by what became of them: held by one job, by several that share the GPU, by one
+    that others dispute; or by nobody, and then by what the node was there for. They add up to the
+    time that the GPUs were there.
+    """
+
+    allocated: float
+    shared: float
+    disputed: float
+    free: float
+    reserved: float
+    drained: float
+    down: float
+    unknown: float
+
+
+class NodeTime(BaseModel):
+    """The GPU-seconds of one node."""
+
+    node: str
+    seconds: GpuSeconds
+
+
+class GpuTime(BaseModel):
+    """The GPU-seconds of a cluster over [start, end), which ends now at the latest."""
+
+    cluster: str
+    start: datetime
+    end: datetime
+    seconds: GpuSeconds
+    nodes: list[NodeTime]
+
+
 class AccountHours(BaseModel):
     """GPU-hours of one account over the overview's window."""
 

@@ -13,6 +13,7 @@ from flopwatch_server.jobs.service import apply_records
 from flopwatch_server.people import service as people
 from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, parse
 from flopwatch_server.scheduler.repository import sources
+from flopwatch_server.scheduler.repository.reservations import apply_reservations
 
 FEED_TYPE = "application/x-ndjson"
 SOURCE = "feed"
@@ -87,6 +88,8 @@ def _apply(house: House, cluster_id: int, snapshot: FeedSnapshot, now: datetime)
             complete=snapshot.complete,
             source=SOURCE,
         )
+        if snapshot.complete:
+            apply_reservations(session, cluster_id, snapshot.reservations, now)
         sources.succeeded(session, cluster_id, SOURCE, now)
         if snapshot.shares:
             people.apply_fed_shares(

@@ -9,9 +9,10 @@ which, it is *unknown*. Only a machine that no scheduler shares out serves while
 Every set of seconds is a multirange of PostgreSQL, so all of this is exact.
 
 Where a job holds one GPU of a node that has two, each of the two is unknown, and yet one is free:
-`by_cluster` counts it so, since it need not say which.
+`by_node` counts it so, since it need not say which.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, TSTZRANGE
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import Session, aliased
 
 from flopwatch_server.fleet.models import Node, Placement
 from flopwatch_server.jobs.models import Allocation
@@ -46,7 +47,13 @@ from flopwatch_server.scheduler.models import (
 )
 from flopwatch_server.scheduler.repository.sources import is_out
 from flopwatch_server.telemetry.models import device_minutes
-from flopwatch_server.telemetry.repository import MINUTE, epoch_seconds, instant, interval
+from flopwatch_server.telemetry.repository import (
+    MINUTE,
+    AnyRow,
+    epoch_seconds,
+    instant,
+    interval,
+)
 
 STATES = ("allocated", "shared", "disputed", "free", "reserved", "drained", "down", "unknown")
 
@@ -68,33 +75,38 @@ def by_gpu(start: datetime, end: datetime, now: datetime) -> Select[Any]:
     return _by_gpu(window, _holds(window, now), now)
 
 
-def by_cluster(start: datetime, end: datetime, now: datetime) -> Select[Any]:
-    """The same for all GPUs of each cluster together: (cluster id, `<state>_seconds`)."""
+def by_node(start: datetime, end: datetime, now: datetime) -> Select[Any]:
+    """The same for all GPUs of each node together: (cluster id, node id, `<state>_seconds`)."""
     window = _window(start, end, now)
     holds = _holds(window, now)
-    gpus = _by_gpu(window, holds, now).cte("gpus")
-    loose = _loose_seconds(holds)
-    columns = {state: func.sum(gpus.c[f"{state}_seconds"], type_=Float) for state in STATES}
+    gpus, loose = _by_gpu(window, holds, now).cte("gpus"), _loose_seconds(holds)
+    sums: dict[str, ColumnElement[float]] = {
+        state: func.sum(gpus.c[f"{state}_seconds"], type_=Float) for state in STATES
+    }
     either = func.sum(gpus.c.either_seconds) - func.coalesce(func.max(loose.c.seconds), 0.0)
-    nodes = (
+    besides = func.greatest(either, 0.0, type_=Float)
+    sums |= {"free": sums["free"] + besides, "unknown": sums["unknown"] - besides}
+    return (
         select(
-            gpus.c.cluster_id,
-            *(seconds.label(state) for state, seconds in columns.items()),
-            func.greatest(either, 0.0, type_=Float).label("free_besides"),
+            gpus.c.cluster_id, gpus.c.node_id,
+            *(seconds.label(f"{state}_seconds") for state, seconds in sums.items()),
         )
         .outerjoin(loose, loose.c.node_id == gpus.c.node_id)
         .group_by(gpus.c.cluster_id, gpus.c.node_id)
-        .cte("nodes_together")
-    )
-    besides = {"free": nodes.c.free_besides, "unknown": -nodes.c.free_besides}
-    return select(
-        nodes.c.cluster_id,
-        *(
-            func.sum(nodes.c[state] + besides.get(state, 0.0), type_=Float)
-            .label(f"{state}_seconds")
-            for state in STATES
-        ),
-    ).group_by(nodes.c.cluster_id)  # fmt: skip
+    )  # fmt: skip
+
+
+def of_cluster(
+    session: Session, cluster_id: int, start: datetime, end: datetime, now: datetime
+) -> Sequence[AnyRow]:
+    """The nodes of one cluster: (name of the node, `<state>_seconds`), in the order of names."""
+    nodes = by_node(start, end, now).cte("by_node")
+    return session.execute(
+        select(Node.name.label("node"), nodes)
+        .join(Node, Node.id == nodes.c.node_id)
+        .where(nodes.c.cluster_id == cluster_id)
+        .order_by(Node.name)
+    ).all()
 
 
 def _window(start: datetime, end: datetime, now: datetime) -> ColumnElement[Any]:
@@ -103,7 +115,7 @@ def _window(start: datetime, end: datetime, now: datetime) -> ColumnElement[Any]
 
 def _by_gpu(window: ColumnElement[Any], holds: CTE, now: datetime) -> Select[Any]:
     told = _told(window, holds, now)
-    held = _either(told.c.held, _never)
+    held = told.c.held
     disputed = _both(held, told.c.disputed)
     shared = _less(_both(held, told.c.shared), disputed)
     rest = _less(told.c.there, held, told.c.untold)

@@ -109,7 +109,7 @@ def _accounts(holding: CTE, step: datetime) -> Select[Any]:
 def _clusters(holding: CTE, step: datetime, now: datetime) -> Select[*tuple[Any, ...]]:
     """Rows of `cluster_steps`, one for every cluster."""
     seen, taken = _seen(step), _taken(holding, step)
-    not_held = gpu_time.by_cluster(step, step + STEP, now).cte("not_held")
+    not_held = _not_held(step, now)
     return (
         select(
             Cluster.id.label("cluster_id"),
@@ -123,6 +123,13 @@ def _clusters(holding: CTE, step: datetime, now: datetime) -> Select[*tuple[Any,
         .outerjoin(not_held, not_held.c.cluster_id == Cluster.id)
         .outerjoin(seen, seen.c.cluster_id == Cluster.id)
     )
+
+
+def _not_held(step: datetime, now: datetime) -> CTE:
+    """Seconds of GPUs that nobody held, by cluster and state."""
+    nodes = gpu_time.by_node(step, step + STEP, now).cte("by_node")
+    sums = (func.sum(nodes.c[name], type_=Float).label(name) for name in NOT_HELD_COLUMNS)
+    return select(nodes.c.cluster_id, *sums).group_by(nodes.c.cluster_id).cte("not_held")
 
 
 def _seen(step: datetime) -> CTE:

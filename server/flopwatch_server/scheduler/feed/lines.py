@@ -98,14 +98,34 @@ class ShareLine(
     level_fs: Level | None = None
 
 
+class ReservationLine(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="reservation",
+):
+    """Nodes that are kept for some; see `ReservationRecord`."""
+
+    name: Name
+    starts_at: Moment
+    ends_at: Moment
+    nodes: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
+    is_whole: bool = True
+    users: tuple[Name, ...] = ()
+    accounts: tuple[Name, ...] = ()
+    flags: tuple[ShortText, ...] = ()
+
+
 class SnapshotLine(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"
 ):
-    """What the body is: with `complete`, its runs are all that pended or ran at `time`,
-    and its shares, if it has any, are all there are."""
+    """What the body is: with `complete`, its runs are all that pended or ran at `time`, its
+    reservations all that are or will be, and its shares, if it has any, all there are."""
 
     time: Moment
     complete: bool
 
 
-Line = RunLine | NodeLine | ShareLine | SnapshotLine
+Line = RunLine | NodeLine | ShareLine | ReservationLine | SnapshotLine

@@ -19,6 +19,7 @@ from flopwatch_server.scheduler.feed.lines import (
     Line,
     Moment,
     NodeLine,
+    ReservationLine,
     RunLine,
     ShareLine,
     SnapshotLine,
@@ -30,6 +31,7 @@ from flopwatch_server.scheduler.records import (
     JobRecord,
     NodeGpus,
     NodeRecord,
+    ReservationRecord,
     ShareRecord,
 )
 
@@ -64,7 +66,8 @@ class FeedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FeedSnapshot:
-    """A whole body. With `complete`, `jobs` holds all that are pending or running now.
+    """A whole body. With `complete`, `jobs` holds all that are pending or running now, and
+    `reservations` all of these.
 
     `shares` then holds those of all associations, or none.
     """
@@ -72,6 +75,7 @@ class FeedSnapshot:
     jobs: list[JobRecord]
     nodes: list[NodeRecord]
     shares: list[ShareRecord]
+    reservations: list[ReservationRecord]
     complete: bool
 
 
@@ -107,7 +111,8 @@ def parse(body: bytes, now: datetime) -> FeedSnapshot:
         jobs=list(reader.jobs.values()),
         nodes=list(reader.nodes.values()),
         shares=list(reader.shares.values()),
-        complete=reader.snapshot is not None and reader.snapshot.complete,
+        reservations=list(reader.reservations.values()),
+        complete=reader.is_complete,
     )
 
 
@@ -119,7 +124,12 @@ class _Reader:
         self.jobs: dict[tuple[int, datetime], JobRecord] = {}
         self.nodes: dict[str, NodeRecord] = {}
         self.shares: dict[tuple[str, str | None, str], ShareRecord] = {}
+        self.reservations: dict[str, ReservationRecord] = {}
         self.snapshot: SnapshotLine | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.snapshot is not None and self.snapshot.complete
 
     def take(self, line: Line) -> None:
         match line:
@@ -131,6 +141,8 @@ class _Reader:
                 self.nodes[line.name] = NodeRecord(**msgspec.structs.asdict(line))
             case ShareLine():
                 self._take_share(_share(line))
+            case ReservationLine():
+                self._take_reservation(_reservation(line))
             case SnapshotLine():
                 self._take_snapshot(line)
 
@@ -145,6 +157,14 @@ class _Reader:
         if key in self.shares:
             raise _FieldError("$.account", "an earlier line tells the same association")
         self.shares[key] = share
+
+    def _take_reservation(self, reservation: ReservationRecord) -> None:
+        if not self.is_complete:
+            told = "reservations are told all together, behind the line of a complete snapshot"
+            raise _FieldError("$.kind", told)
+        if reservation.name in self.reservations:
+            raise _FieldError("$.name", "an earlier line tells the same reservation")
+        self.reservations[reservation.name] = reservation
 
     def _take_snapshot(self, line: SnapshotLine) -> None:
         if self.snapshot is not None:
@@ -219,6 +239,15 @@ def _job(line: RunLine) -> JobRecord:
 def _share(line: ShareLine) -> ShareRecord:
     level = None if line.level_fs is None else float(line.level_fs)
     return ShareRecord(**msgspec.structs.asdict(line) | {"level_fs": level})
+
+
+def _reservation(line: ReservationLine) -> ReservationRecord:
+    fields = msgspec.structs.asdict(line)
+    for name in ("starts_at", "ends_at"):
+        fields[name] = _utc(name, fields[name])
+    if fields["ends_at"] <= fields["starts_at"]:
+        raise _FieldError("$.ends_at", "not after starts_at")
+    return ReservationRecord(**fields)
 
 
 def _held(line: GpusLine) -> NodeGpus:

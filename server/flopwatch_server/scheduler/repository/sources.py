@@ -9,7 +9,12 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.database.text import storable
-from flopwatch_server.scheduler.models import SchedulerOutage, SchedulerRefusal, SchedulerSource
+from flopwatch_server.scheduler.models import (
+    TELL_HOLDINGS,
+    SchedulerOutage,
+    SchedulerRefusal,
+    SchedulerSource,
+)
 from flopwatch_server.scheduler.records import Refusal
 
 SLOW = timedelta(seconds=2)
@@ -68,6 +73,15 @@ def is_resting(session: Session, cluster_id: int, kind: str, now: datetime) -> b
     source = session.get(SchedulerSource, (cluster_id, kind))
     until = source.rests_until if source else None
     return until is not None and now < until <= now + _LONGEST_REST
+
+
+def jobs_told_at(session: Session, cluster_id: int) -> datetime | None:
+    """When anybody told last which jobs hold GPUs or wait for them; None for never."""
+    return session.scalar(
+        select(func.max(SchedulerSource.last_success_at)).where(
+            SchedulerSource.cluster_id == cluster_id, SchedulerSource.kind.in_(TELL_HOLDINGS)
+        )
+    )
 
 
 def closed(session: Session, cluster_id: int, kind: str, until: datetime) -> None:
