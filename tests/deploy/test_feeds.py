@@ -61,7 +61,7 @@ RUNS = {
 """,
     "kubernetes": """
 nlp/whole-0 | RUNNING | 08:00:00 | 08:01:00 | - | - | 86400 | 8 | gpu-a:0,1,2,3,4,5,6,7
-nlp/part-0 | COMPLETING | 08:00:00 | 08:01:00 | - | - | - | 3 | gpu-b:3
+nlp/part-0 | COMPLETING | 08:00:00 | 08:01:00 | - | - | - | 4 | gpu-b:4
 nlp/waits | PENDING | 08:00:00 | - | - | - | - | 16 | ?
 nlp/pulls | CONFIGURING | 08:00:00 | 08:10:00 | - | - | - | 2 | gpu-b:2 of mig-1g.10gb
 bio/shares | RUNNING | 08:00:00 | 08:10:00 | - | - | - | 1 | gpu-b:1 shared
