@@ -56,6 +56,9 @@ def test_another_gres_string_is_refused_by_name(text: str) -> None:
         ("gpu:h100:0(IDX:N/A)", ()),
         ("shard:2(IDX:0)", (NodeGpus("n1", 1, (0,), None, shared=True),)),
         ("shard:2", (NodeGpus("n1", 1, None, None, shared=True),)),
+        ("shard:2(0/4,2/4)", (NodeGpus("n1", 1, (1,), None, shared=True),)),
+        ("shard:h100:6(4/4,0/4,2/4)", (NodeGpus("n1", 2, (0, 2), "h100", shared=True),)),
+        ("shard:0(0/4,0/4)", ()),
         ("license:4,gpu:h100:1(IDX:3)", (NodeGpus("n1", 1, (3,), "h100"),)),
         ("", ()),
     ],
@@ -64,9 +67,10 @@ def test_what_a_job_holds_on_a_node(text: str, held: tuple[NodeGpus, ...]) -> No
     assert node_gpus({"gres_detail": text}, "gres_detail", "n1") == held
 
 
-def test_positions_that_contradict_the_count_are_refused() -> None:
+@pytest.mark.parametrize("text", ["gpu:h100:4(IDX:0-1)", "shard:2(0/4,0/4)"])
+def test_positions_that_contradict_the_count_are_refused(text: str) -> None:
     with pytest.raises(FieldError, match="gres_detail reads"):
-        node_gpus({"gres_detail": "gpu:h100:4(IDX:0-1)"}, "gres_detail", "n1")
+        node_gpus({"gres_detail": text}, "gres_detail", "n1")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """The reader against a running Slurm: what is expected follows from what was submitted."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from flopwatch_server.scheduler.records import JobRecord, NodeGpus, SchedulerError
 from flopwatch_server.scheduler.slurm import Slurm
-from flopwatch_server.scheduler.slurm.client import run_command
 from tests.lab.slurm import SlurmLab, wait_until
+from tests.slurm.reading import gpus_of, queued, without_json
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 EIGHT = (0, 1, 2, 3, 4, 5, 6, 7)
@@ -25,27 +25,6 @@ def empty_cluster(slurm_lab: SlurmLab) -> Iterator[None]:
     """Every test finds all GPUs free."""
     yield
     slurm_lab.cancel_jobs()
-
-
-def gpus_of(slurm: Slurm, lab: SlurmLab, *job_ids: int) -> dict[int, tuple[NodeGpus, ...]]:
-    """The GPUs of queued jobs, by JSON and by scontrol's text, which must tell the same."""
-    started = queued(slurm, *job_ids)
-    told = slurm.gpus(started)
-    assert Slurm(lab.cluster, lab.environment, _without_json).gpus(started) == told
-    return told
-
-
-def _without_json(command: Sequence[str], environment: Mapping[str, str], deadline: float) -> str:
-    """What a Slurm that was built without JSON answers."""
-    if "--json" in command:
-        raise SchedulerError("squeue: exit status 1: squeue: fatal: JSON support not available")
-    return run_command(command, environment, deadline)
-
-
-def queued(slurm: Slurm, *job_ids: int) -> list[JobRecord]:
-    """The queue's records of these jobs, in their order."""
-    records = {record.raw_job_id: record for record in slurm.queue()}
-    return [records[job_id] for job_id in job_ids]
 
 
 def ended(slurm: Slurm, job_id: int, runs: int = 1) -> list[JobRecord]:
@@ -99,7 +78,7 @@ def test_a_job_on_one_gpu_from_queue_to_end(slurm: Slurm, slurm_lab: SlurmLab) -
     assert run.ended_at is not None
     assert run.ended_at >= run.started_at
     assert slurm.gpus([record]) == {}
-    assert Slurm(slurm_lab.cluster, slurm_lab.environment, _without_json).gpus([record]) == {}
+    assert Slurm(slurm_lab.cluster, slurm_lab.environment, without_json).gpus([record]) == {}
     later = slurm.ended(run.ended_at + timedelta(seconds=1))
     assert job not in [one.raw_job_id for one in later]
 

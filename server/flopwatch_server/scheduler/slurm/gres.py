@@ -1,7 +1,8 @@
 """Slurm's strings about GPUs: GRES with indices, and TRES with counts.
 
 The forms differ between tools and versions: "gpu:h100:2(IDX:0-1,3)", "gpu:8(S:0-1)",
-"gres:gpu:h100:8", "gres/gpu:h100=8", "gpu:1g.10gb:1(IDX:1)", "shard:2(IDX:0)".
+"gres:gpu:h100:8", "gres/gpu:h100=8", "gpu:1g.10gb:1(IDX:1)", "shard:2(IDX:0)" in 22.05 and
+"shard:2(2/4,0/4)" in 24.11.
 """
 
 import re
@@ -19,6 +20,7 @@ _GRES = re.compile(
     r"(?:gres[:/])?(?P<what>[^:=()]+(?::[^:=()]+)*)(?:=(?P<count>[0-9]{1,9}))?(?:\(.*\))?"
 )
 _INDICES = re.compile(r"\(IDX:([0-9,-]+)\)")
+_PARTS = re.compile(r"\(([0-9]{1,9}/[0-9]{1,9}(?:,[0-9]{1,9}/[0-9]{1,9})*)\)")
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _CARDS_IN_TRES = re.compile(r"gres/gpu(?::(?P<type>[^:=]+))?=(?P<count>[0-9]{1,9})")
 
@@ -52,7 +54,13 @@ def parse_gres(row: Mapping[str, str], field: str) -> Iterator[Gres]:
 
 
 def _ordinals(item: str, field: str) -> tuple[int, ...] | None:
-    """The positions in "(IDX:0-1,3)"; None where they are not told, as in "(IDX:N/A)"."""
+    """The positions in "(IDX:0-1,3)"; None where they are not told, as in "(IDX:N/A)".
+
+    Of a shard they are those with a part taken in "(2/4,0/4)", which tells of each card.
+    """
+    if parts := _PARTS.search(item):
+        taken = (int(part.partition("/")[0]) for part in parts[1].split(","))
+        return tuple(position for position, count in enumerate(taken) if count)
     match = _INDICES.search(item)
     if match is None:
         return None
@@ -74,14 +82,14 @@ def node_gpus(row: Mapping[str, str], field: str, node: str) -> tuple[NodeGpus, 
     held = []
     for gres in parse_gres(row, field):
         shared = gres.name in SHARES
-        if gres.name != CARDS and not shared:
+        if not gres.count or not (shared or gres.name == CARDS):
             continue
-        known = gres.ordinals
-        if known is not None and not shared and len(known) != gres.count:
+        known, count = gres.ordinals, gres.count
+        if shared:
+            count = 1 if known is None else len(known)
+        if not count or (known is not None and len(known) != count):
             raise FieldError(field, row[field])
-        count = (len(known) if known else 1) if shared else gres.count
-        if count:
-            held.append(NodeGpus(node, count, known, gres.gres_type, shared))
+        held.append(NodeGpus(node, count, known, gres.gres_type, shared))
     return tuple(held)
 
 
