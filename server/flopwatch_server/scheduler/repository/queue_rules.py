@@ -64,11 +64,9 @@ def _tell(
     rows: Sequence[dict[str, Any]],
     now: datetime,
 ) -> None:
-    names = [row["name"] for row in rows]
-    gone = update(table).where(
-        table.cluster_id == cluster_id, table.gone_at.is_(None), table.name.not_in(names)
-    )
-    session.execute(gone.values(gone_at=now))
+    """Let all be gone but those that are told."""
+    known = update(table).where(table.cluster_id == cluster_id, table.gone_at.is_(None))
+    session.execute(known.values(gone_at=now))
     if not rows:
         return
     new = insert(table)
