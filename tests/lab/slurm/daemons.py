@@ -89,21 +89,25 @@ class Daemon:
 
 
 def step_processes(slurm_conf: str) -> list[int]:
-    """Ids of the steps of this cluster and of what runs in them, by how they were started.
+    """Ids of the processes of this cluster's jobs and of the daemons of their steps.
 
-    Not every process with this SLURM_CONF: a client of the cluster is none of ours to end.
+    Not every process with this SLURM_CONF: a client of the cluster is none of ours to end. The
+    daemon of a step is known as the parent of its processes: in 24.11 its title has overwritten
+    its environment.
     """
     wanted = f"SLURM_CONF={slurm_conf}".encode()
-    found = []
+    found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         # A process may end while it is looked at, or be closed even to root (then it isn't ours).
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             variables = (folder / "environ").read_bytes().split(b"\0")
             in_job = any(variable.startswith(b"SLURM_JOB_ID=") for variable in variables)
-            is_step = (folder / "comm").read_text().strip() == "slurmstepd"
-            if wanted in variables and (in_job or is_step):
-                found.append(int(folder.name))
-    return found
+            if wanted in variables and in_job:
+                found.add(int(folder.name))
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                if Path(f"/proc/{parent}/comm").read_text().strip() == "slurmstepd":
+                    found.add(parent)
+    return sorted(found)
 
 
 def kill_processes(pids: Iterable[int]) -> None:
