@@ -15,7 +15,12 @@ def place(search: str) -> Place:
 
 
 def test_pages_are_found_by_themselves_in_the_order_of_the_rail() -> None:
-    assert [page.name for page in all_pages() if page.icon] == ["Overview", "Jobs", "Doctor"]
+    assert [page.name for page in all_pages() if page.icon] == [
+        "Overview",
+        "Jobs",
+        "Fair share",
+        "Doctor",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,12 @@ def test_every_token_that_python_names_has_a_value() -> None:
 
 def test_every_token_that_a_style_sheet_uses_has_a_value() -> None:
     sheets = "".join(path.read_text() for path in (ASSETS / "css").glob("*.css"))
-    defined = set(re.findall(r"(--[\w-]+):", sheets)) | {"--line-mask", "--area-mask", "--rows"}
+    defined = set(re.findall(r"(--[\w-]+):", sheets)) | {
+        "--line-mask",
+        "--area-mask",
+        "--rows",
+        "--depth",
+    }
     assert set(re.findall(r"var\((--[\w-]+)", sheets)) - defined == set()
 
 

@@ -13,7 +13,7 @@ from tests.dashboard.screen import JOB, go, instrument
 from tests.lab.browser import complaints
 from tests.lab.postgres import DatabaseFactory
 
-PATHS = ["/", "/jobs", JOB, f"/jobs/granite/{cluster.WAITING}", "/doctor", "/nope"]
+PATHS = ["/", "/jobs", JOB, f"/jobs/granite/{cluster.WAITING}", "/fair-share", "/doctor", "/nope"]
 WIDTHS = (390, 1280, 1440, 1920)
 # Measured for one grid and one chart together, all compressed beforehand: 1,351 kB, 20 requests.
 MOST_KILOBYTES = 1400

@@ -13,6 +13,7 @@ from flopwatch_server.house import House, NotFound
 from flopwatch_server.jobs.pending import pending_class
 from flopwatch_server.jobs.schemas import WaitingDemand, WaitingGroup
 from flopwatch_server.jobs.waiting import waiting_demand
+from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import ADMIN, World, at
 
 
@@ -146,6 +147,13 @@ def test_a_person_is_told_of_the_demand_of_the_runs_they_may_see(world: World) -
     assert accounts(Principal("bo", "researcher")) == ["bio"]
     assert accounts(Principal("max", "manager", frozenset({"nlp"}))) == ["nlp"]
     assert accounts(Principal("eve", "researcher")) == []
+
+
+def test_it_says_when_jobs_were_told_of_last_or_that_they_never_were(world: World) -> None:
+    assert waiting_demand(world.session, ADMIN, "granite").told_at is None
+    for kind, told_at in (("slurm", at(1)), ("feed", at(0)), ("slurm shares", at(5))):
+        world.add(SchedulerSource(cluster_id=world.cluster.id, kind=kind, last_success_at=told_at))
+    assert waiting_demand(world.session, ADMIN, "granite").told_at == at(1)
 
 
 def test_an_unknown_cluster_is_not_found(world: World) -> None:

@@ -77,7 +77,10 @@ class WaitingGroup(BaseModel):
 
 
 class WaitingDemand(BaseModel):
-    """All that waits on a cluster, by class and account."""
+    """All that waits on a cluster, by class and account, told last at `told_at`: None if no
+    scheduler ever told of jobs.
+    """
 
     cluster: str
+    told_at: datetime | None
     groups: list[WaitingGroup]

@@ -10,6 +10,7 @@ from flopwatch_server.jobs import repository
 from flopwatch_server.jobs.identity import waiting_tasks
 from flopwatch_server.jobs.pending import PendingClass, pending_class
 from flopwatch_server.jobs.schemas import WaitingDemand, WaitingGroup
+from flopwatch_server.scheduler.repository import sources
 
 
 def waiting_demand(session: Session, principal: Principal, cluster: str) -> WaitingDemand:
@@ -32,7 +33,11 @@ def waiting_demand(session: Session, principal: Principal, cluster: str) -> Wait
             group.unknown_runs += runs
         else:
             group.gpus += runs * tasks * gpus
-    return WaitingDemand(cluster=found.name, groups=[groups[key] for key in sorted(groups)])
+    return WaitingDemand(
+        cluster=found.name,
+        told_at=sources.jobs_told_at(session, found.id),
+        groups=[groups[key] for key in sorted(groups)],
+    )
 
 
 def _number(tasks: Sequence[range] | None) -> int | None:
