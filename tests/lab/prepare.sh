@@ -5,8 +5,8 @@
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
-packages='slurm-wlm slurm-client slurmdbd slurmrestd slurm-wlm-mysql-plugin munge mariadb-server
-redis-server postgresql chromium debootstrap git gcc g++ libc6-dev python3-dev curl util-linux procps
+packages='slurm-wlm slurm-client slurmdbd slurmrestd slurm-wlm-mysql-plugin
+slurm-wlm-jwt-plugin munge mariadb-server redis-server postgresql chromium debootstrap git gcc g++ libc6-dev python3-dev curl util-linux procps
 iproute2 passwd'
 probe='slurmctld slurmd slurmdbd slurmrestd squeue sacct munged mariadbd mariadb-install-db
 redis-server chromium debootstrap git gcc g++ curl setpriv mknod ip useradd'
@@ -15,6 +15,7 @@ missing=''
 for command in $probe; do
     command -v "$command" >/dev/null || missing="$missing $command"
 done
+ls /usr/lib/*/slurm-wlm/auth_jwt.so >/dev/null 2>&1 || missing="$missing slurm-wlm-jwt-plugin"
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 # torch compiles against the headers of the Python that runs it.
 python3 -c 'import os, sysconfig as at; os.stat(at.get_path("include") + "/Python.h")' 2>/dev/null ||

@@ -120,6 +120,12 @@ class SlurmLab:
     ) -> None:
         self._stack.close()
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Of Slurm, its year and month: (22, 5)."""
+        year, month = self.run("scontrol", "--version").split()[-1].split(".")[:2]
+        return int(year), int(month)
+
     def run(self, *command: str, user: str | None = None, stdin: str = "") -> str:
         """What a command prints, run as root or as one of `users`; raises LabError if it fails."""
         who = self.users.get(user) if user else None

@@ -86,7 +86,7 @@ def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
             f"SlurmctldPort={controller}",
             "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
             "SlurmUser=slurm",
-            f"AuthInfo=socket={root}/munge/socket",
+            *_authentication(root),
             f"StateSaveLocation={root}/state",
             f"SlurmdSpoolDir={root}/spool/%n",
             f"SlurmctldPidFile={root}/run/slurmctld.pid",
@@ -125,6 +125,15 @@ def slurm_conf(root: Path, options: LabOptions, ports: Sequence[int]) -> str:
     )
 
 
+def _authentication(root: Path) -> list[str]:
+    """By munge or, for whoever comes over slurmrestd, by a token."""
+    return [
+        f"AuthInfo=socket={root}/munge/socket",
+        "AuthAltTypes=auth/jwt",
+        f"AuthAltParameters=jwt_key={root}/etc/jwt_key",
+    ]
+
+
 def gres_conf(root: Path, options: LabOptions) -> str:
     """gres.conf: on every node, its own folder of device files."""
     return "".join(
@@ -151,7 +160,7 @@ def slurmdbd_conf(root: Path, port: int) -> str:
             f"DbdPort={port}",
             "CommunicationParameters=NoInAddrAny",
             "SlurmUser=slurm",
-            f"AuthInfo=socket={root}/munge/socket",
+            *_authentication(root),
             f"PidFile={root}/run/slurmdbd.pid",
             "StorageType=accounting_storage/mysql",
             "StorageHost=localhost",

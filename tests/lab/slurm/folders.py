@@ -28,6 +28,7 @@ def prepare(root: Path, options: LabOptions, ports: Sequence[int]) -> None:
         _folder(root / name)
     _file(root / "munge/key", token_bytes(128), owner="munge", mode=0o400)
     etc = root / "etc"
+    _file(etc / "jwt_key", token_bytes(32), owner="slurm", mode=0o400)
     _file(etc / "slurm.conf", slurm_conf(root, options, ports).encode())
     _file(etc / "gres.conf", gres_conf(root, options).encode())
     _file(etc / "cgroup.conf", CGROUP_CONF.encode())

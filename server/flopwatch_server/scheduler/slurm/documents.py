@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ _FLAGS = (
     "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
 )  # fmt: skip
 """Flags that stand beside a job's base state; squeue prints the first of these in its place."""
+_NOTHING_FOUND = 9003
+"""ESLURM_REST_EMPTY_RESULT: in 22.05 no error, but that none ended in the time asked about."""
 
 
 class Number(msgspec.Struct):
@@ -77,8 +79,10 @@ def records(text: str, key: str, call: str) -> list[msgspec.Raw]:
     """
     try:
         document = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        if errors := msgspec.json.decode(document.get("errors", b"[]"), type=list[msgspec.Raw]):
-            raise SchedulerError(f"{call}: errors reads {bytes(errors[0])[:200]!r}")
+        errors = msgspec.json.decode(document.get("errors", b"[]"), type=list[dict[str, Any]])
+        for error in errors:
+            if error.get("error_number") != _NOTHING_FOUND:
+                raise SchedulerError(f"{call}: errors reads {str(error)[:200]}")
         if key not in document:
             raise SchedulerError(f"{call}: the answer has no {key}")
         return msgspec.json.decode(document[key], type=list[msgspec.Raw])

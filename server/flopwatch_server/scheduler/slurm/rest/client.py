@@ -55,15 +55,15 @@ class Client:
         return answer.text
 
     def _newest(self) -> str:
-        """The newest version in which slurmrestd answers."""
+        """The newest version that slurmrestd knows, though the daemons behind it may be down."""
         for version in VERSIONS:
             status = self._get(f"/slurm/{version}/ping", {}).status_code
-            if status == httpx.codes.OK:
-                return version
             if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
                 raise SchedulerError(
                     f"slurmrestd: status {status}: the user or the token is refused"
                 )
+            if status != httpx.codes.NOT_FOUND:
+                return version
         raise SchedulerError(f"slurmrestd: speaks none of {VERSIONS[-1]} to {VERSIONS[0]}")
 
     def _get(self, path: str, parameters: Mapping[str, str]) -> httpx.Response:
@@ -88,4 +88,5 @@ def _reason(answer: httpx.Response) -> str:
         errors = msgspec.json.decode(answer.content, type=_Failure).errors
     except msgspec.DecodeError:
         return " ".join(answer.text[:200].split())
-    return "; ".join(filter(None, (error.description or error.error for error in errors)))[:200]
+    words = (": ".join(filter(None, (error.description, error.error))) for error in errors)
+    return "; ".join(words)[:200]
