@@ -14,6 +14,7 @@ from flopwatch_server.fleet.models import AgentEpoch, Device, Node, Placement
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.scheduler.models import SchedulerRefusal, SchedulerSource
+from flopwatch_server.telemetry.models import MetricState
 from tests.server.test_commands import call
 from tests.server.world import T0, World, at
 
@@ -62,6 +63,22 @@ def failing_source(world: World) -> None:
 
 def no_source(world: World) -> None:
     world.session.execute(update(SchedulerSource).values(last_success_at=None))
+
+
+def version(told: str) -> Callable[[World], None]:
+    def tell(world: World) -> None:
+        queue = SchedulerSource.kind == "slurm"
+        world.session.execute(update(SchedulerSource).where(queue).values(version=told))
+
+    return tell
+
+
+def refused_counters(world: World) -> None:
+    for uuid, metric, since in (("GPU-g1-0", "sm_active", T0), ("GPU-g1-0", "dram_active", T0),
+                                ("GPU-g1-1", "sm_active", T0)):  # fmt: skip
+        device_id = world.session.scalars(select(Device.id).where(Device.uuid == uuid)).one()
+        world.add(MetricState(device_id=device_id, metric=metric, valid_from=since,
+                              reason="no permission"))  # fmt: skip
 
 
 def refused_records(world: World) -> None:
@@ -119,6 +136,10 @@ def unseen_jobs(world: World) -> None:
         (failing_source, "fault",
          "slurm accounting has not answered since 2026-03-12 09:20 UTC: sacct: exit status 1"),
         (no_source, "fault", "no scheduler has ever told which jobs hold GPUs"),
+        (version("20.11.9"), "fault", "Slurm 20.11.9 is older than 21.08, the oldest that is read"),
+        (version("27.02.0-0rc1"), "note",
+         "Slurm 27.02.0-0rc1 is newer than 26.05, the newest whose answers were tried"),
+        (refused_counters, "fault", "agents may not read dram_active, sm_active on g1"),
         (refused_records, "fault",
          "records of queue are left out, 12 times since 2026-03-12 09:10 UTC: State reads '5'"),
         (silent_agent, "fault", "agents are silent on g1"),
@@ -142,6 +163,24 @@ def test_each_damage_is_found_and_nothing_beside_it(
 ) -> None:
     damage(world)
     assert findings(world) == [(severity, what)]
+
+
+@pytest.mark.parametrize("told", ["21.08.5", "26.05.0-0rc1", "odd"])
+def test_a_version_that_is_read_or_none_at_all_is_no_finding(world: World, told: str) -> None:
+    version(told)(world)
+    assert findings(world) == []
+
+
+def test_counters_that_are_missing_for_another_reason_or_were_once_are_no_finding(
+    world: World,
+) -> None:
+    refused_counters(world)
+    world.session.execute(
+        update(MetricState).where(MetricState.metric == "sm_active").values(valid_to=at(5))
+    )
+    others = MetricState.metric == "dram_active"
+    world.session.execute(update(MetricState).where(others).values(reason="unsupported"))
+    assert findings(world) == []
 
 
 def test_the_worst_comes_first(world: World) -> None:

@@ -122,6 +122,11 @@ class ToldSlurm:
         self.windows.append((since, until))
         return self.closed
 
+    def version(self) -> str:
+        if self.down:
+            raise SchedulerError("sinfo: no such command")
+        return "22.05.8"
+
     def refusals(self) -> list[Refusal]:
         told, self.unreadable = self.unreadable, []
         return told
@@ -246,6 +251,14 @@ def test_what_cannot_be_read_is_remembered_by_field_with_its_newest_word(poll: P
             ("State", "State reads ' 2'", 3, T0, poll.now),
             ("QOS", "QOS reads ''", 1, poll.now, poll.now),
         ]
+
+
+def test_the_version_is_remembered_and_stays_while_nobody_tells_it(poll: Poll) -> None:
+    poll.tasks.read_version(poll.house)
+    poll.slurm.down = True
+    poll.tasks.read_version(poll.house)
+    assert poll.source().version == "22.05.8"
+    assert poll.source().error is None
 
 
 def test_history_is_taken_in_back_to_thirty_days_and_never_again(poll: Poll) -> None:

@@ -3,6 +3,7 @@
 The name of a check and its docstring are what the page lists of it: one plain sentence.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +20,11 @@ from flopwatch_server.scheduler.models import TELL_HOLDINGS
 LEAST_SKEW_SECONDS = 2.0
 """A clock this far off moves a fifth of a sample's 10 s into another job's time at a hand-over."""
 
+OLDEST_SLURM = (21, 8)
+NEWEST_SLURM = (26, 5)
+"""From and to which version Slurm's answers are known: see docs/schedulers.md."""
+
+_RELEASE = re.compile(r"(\d{2})\.(\d{2})\b")
 _LATELY = timedelta(hours=1)
 _REFUSALS_KEPT = timedelta(days=1)
 _SETTLED = timedelta(minutes=10)  # by then a job's processes have been looked at many times
@@ -67,6 +73,27 @@ def scheduler_answers(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def version_is_known(patient: Patient) -> Iterator[Finding]:
+    """Whether Slurm's version is one whose answers are known."""
+    for source in repository.sources(patient.session, patient.cluster.id):
+        release = _RELEASE.match(source.version or "")
+        if release is None:
+            continue
+        found = int(release[1]), int(release[2])
+        if found < OLDEST_SLURM:
+            yield Finding(
+                "fault",
+                f"Slurm {source.version} is older than 21.08, the oldest that is read",
+                "post the scheduler feed in place of it, or upgrade Slurm",
+            )
+        if found > NEWEST_SLURM:
+            yield Finding(
+                "note",
+                f"Slurm {source.version} is newer than 26.05, the newest whose answers were tried",
+                "nothing, as long as no records are left out; look for a newer Flopwatch",
+            )
+
+
 def answers_are_read(patient: Patient) -> Iterator[Finding]:
     """Whether all of the scheduler's records could be read."""
     since = patient.now - _REFUSALS_KEPT
@@ -93,6 +120,19 @@ def agents_report(patient: Patient) -> Iterator[Finding]:
             "warning",
             f"no agent has ever reported from {_listed(names)}, which have GPUs",
             "install the agent there; until then their jobs have no figures",
+        )
+
+
+def counters_may_be_read(patient: Patient) -> Iterator[Finding]:
+    """Whether agents may read all counters of their GPUs."""
+    rows = repository.metrics_refused(patient.session, patient.cluster.id, patient.heard)
+    if rows:
+        metrics = sorted({metric for _, refused in rows for metric in refused})
+        yield Finding(
+            "fault",
+            f"agents may not read {_listed(metrics)} on {_listed(name for name, _ in rows)}",
+            "run the agent as root with CAP_SYS_ADMIN, as deploy/systemd does, or let all users "
+            "profile: 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' in /etc/modprobe.d",
         )
 
 
@@ -183,8 +223,10 @@ class Check(Protocol):
 
 CHECKS: tuple[Check, ...] = (
     scheduler_answers,
+    version_is_known,
     answers_are_read,
     agents_report,
+    counters_may_be_read,
     names_agree,
     clocks_agree,
     counts_agree,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select
+from sqlalchemy import ColumnElement, Row, Select, and_, distinct, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
@@ -11,12 +11,30 @@ from flopwatch_server.fleet.models import AgentEpoch, Node, Placement
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.scheduler.models import SchedulerRefusal, SchedulerSource
 from flopwatch_server.scheduler.records import WORKING_STATES
+from flopwatch_server.telemetry.models import MetricState
 
 
 def sources(session: Session, cluster_id: int) -> Sequence[SchedulerSource]:
     """How the conversation with the cluster's scheduler goes."""
     of_cluster = select(SchedulerSource).where(SchedulerSource.cluster_id == cluster_id)
     return session.scalars(of_cluster.order_by(SchedulerSource.kind)).all()
+
+
+def metrics_refused(
+    session: Session, cluster_id: int, heard: datetime
+) -> Sequence[Row[str, list[str]]]:
+    """Nodes whose agents report and may not read some metrics, and which these are."""
+    return session.execute(
+        _placed(cluster_id, heard)
+        .add_columns(func.array_agg(distinct(MetricState.metric)))
+        .join(
+            MetricState,
+            and_(MetricState.device_id == Placement.device_id, MetricState.valid_to.is_(None)),
+        )
+        .where(MetricState.reason == "no permission")
+        .group_by(Node.name)
+        .order_by(Node.name)
+    ).all()
 
 
 def refusals(session: Session, cluster_id: int, since: datetime) -> Sequence[SchedulerRefusal]:

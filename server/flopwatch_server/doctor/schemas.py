@@ -32,13 +32,15 @@ class CheckView(BaseModel):
 class Diagnosis(BaseModel):
     """A cluster as the checks found it at `examined_at`: findings with the worst first.
 
-    `agents_reporting` of `agents` nodes with an agent are not silent.
+    `agents_reporting` of `agents` nodes with an agent are not silent. `version` is Slurm's, None
+    where it did not tell.
     """
 
     cluster: str
     examined_at: datetime
     findings: list[FindingView]
     checks: list[CheckView]
+    version: str | None
     sources: list[SourceStatus]
     agents: int
     agents_reporting: int

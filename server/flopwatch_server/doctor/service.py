@@ -38,6 +38,7 @@ def diagnosis(session: Session, principal: Principal, cluster: str, now: datetim
     patient = _patient(session, cluster, now)
     found = _worst_first(patient)
     checks = [check for check, _ in found]
+    sources = repository.sources(session, patient.cluster.id)
     agents, reporting = repository.agents(session, patient.cluster.id, patient.heard)
     return Diagnosis(
         cluster=patient.cluster.name,
@@ -52,10 +53,8 @@ def diagnosis(session: Session, principal: Principal, cluster: str, now: datetim
                       findings=checks.count(check))
             for check in CHECKS
         ],
-        sources=[
-            SourceStatus.model_validate(source, from_attributes=True)
-            for source in repository.sources(session, patient.cluster.id)
-        ],
+        version=next((source.version for source in sources if source.version), None),
+        sources=[SourceStatus.model_validate(one, from_attributes=True) for one in sources],
         agents=agents,
         agents_reporting=reporting,
     )  # fmt: skip

@@ -19,7 +19,7 @@ class SchedulerSource(Base):
     """One kind of question to a scheduler; `error` is None while the last one was answered.
 
     Before `rests_until` it is not asked again. Ended runs are known from `history_from` up to
-    `closed_until`.
+    `closed_until`. `version` is the scheduler's own, as last told.
     """
 
     __tablename__ = "scheduler_sources"
@@ -31,6 +31,7 @@ class SchedulerSource(Base):
     error_since: Mapped[datetime | None]
     rests_until: Mapped[datetime | None]
     history_from: Mapped[datetime | None]
+    version: Mapped[str | None]
 
 
 class SchedulerRefusal(Base):

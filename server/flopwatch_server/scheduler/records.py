@@ -272,6 +272,10 @@ class Scheduler(Protocol):
         """All nodes and their states."""
         ...
 
+    def version(self) -> str:
+        """The scheduler's own, as in "22.05.8"."""
+        ...
+
     def refusals(self) -> Sequence[Refusal]:
         """What was left out since this was last asked."""
         ...

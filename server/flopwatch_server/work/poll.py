@@ -74,6 +74,17 @@ class SlurmPoll:
             self._noting(house, SLURM_PARTITIONS, lambda *where: _read_partitions(teller, *where))
             self._noting(house, SLURM_QOS, lambda *where: _read_qos(teller, *where))
 
+    def read_version(self, house: House) -> None:
+        """Remember which version the scheduler has; one that does not tell is asked again."""
+        try:
+            version = self._scheduler.version()
+        except SchedulerError as error:
+            log.warning("cluster %s: its version is not known: %s", self._cluster, error)
+            return
+        with house.database.session() as session:
+            cluster_id = ensure_cluster(session, self._cluster, house.clock())
+            sources.told_version(session, cluster_id, SOURCE, version)
+
     def _noting(
         self, house: House, kind: str, turn: Callable[[House, int], bool | None]
     ) -> bool | None:

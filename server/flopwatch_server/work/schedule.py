@@ -20,6 +20,7 @@ _CLOSE_PERIOD_SECONDS = 60
 _HISTORY_PERIOD_SECONDS = 120
 _RESERVATIONS_PERIOD_SECONDS = 120
 _SHARES_PERIOD_SECONDS = 300
+_VERSION_PERIOD_SECONDS = 3600
 _RULES_PERIOD_SECONDS = 600
 
 
@@ -44,6 +45,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
             Task("slurm history", _HISTORY_PERIOD_SECONDS, poll.import_history),
             Task("slurm reservations", _RESERVATIONS_PERIOD_SECONDS, poll.read_reservations),
             Task("slurm shares", _SHARES_PERIOD_SECONDS, poll.read_shares),
+            Task("slurm version", _VERSION_PERIOD_SECONDS, poll.read_version),
             Task("slurm queue rules", _RULES_PERIOD_SECONDS, poll.read_queue_rules),
         ]
     return tasks

@@ -137,8 +137,10 @@ def _looked_at_card(found: Diagnosis) -> Component:
         (source_name(source), source_state(source, found.examined_at)) for source in found.sources
     ]
     agents = f"{count(found.agents_reporting)} of {count(found.agents)} report"
+    version = [("Slurm's version", found.version)] if found.version else []
     rows = [
         ("Examined", full_time(found.examined_at)),
+        *version,
         *(answers or [("Scheduler", "none has told of anything")]),
         ("Agents", agents if found.agents else "none yet"),
     ]

@@ -84,6 +84,11 @@ def jobs_told_at(session: Session, cluster_id: int) -> datetime | None:
     )
 
 
+def told_version(session: Session, cluster_id: int, kind: str, version: str) -> None:
+    """The scheduler has this version now."""
+    _set(session, cluster_id, kind, version=storable(version))
+
+
 def closed(session: Session, cluster_id: int, kind: str, until: datetime) -> None:
     """Accounting has been read up to `until`."""
     _set(session, cluster_id, kind, closed_until=until)

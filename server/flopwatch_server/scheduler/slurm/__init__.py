@@ -103,6 +103,10 @@ class Slurm:
         """All QOS and their limits; slurmdbd must run."""
         return self._refusals.sift("qos", read_qos(self._client))
 
+    def version(self) -> str:
+        """The version of the commands, which is that of the cluster or near it."""
+        return self._client.ask("sinfo", "--version").split()[-1]  # "slurm-wlm 22.05.8"
+
     def refusals(self) -> Sequence[Refusal]:
         """What was left out since this was last asked, by call and field."""
         return self._refusals.told()

@@ -9,6 +9,7 @@ from flopwatch_server.scheduler.slurm.rest.accounting import parse_ended
 from flopwatch_server.scheduler.slurm.rest.client import Client
 from flopwatch_server.scheduler.slurm.rest.jobs import parse_queue
 from flopwatch_server.scheduler.slurm.rest.nodes import parse_nodes
+from flopwatch_server.scheduler.slurm.rest.version import parse_version
 
 __all__ = ["Client", "SlurmRest"]
 
@@ -45,6 +46,10 @@ class SlurmRest:
     def nodes(self) -> Sequence[NodeRecord]:
         """All nodes and their states."""
         return self._refusals.sift("nodes", parse_nodes(self._client.ask("slurm", "nodes")))
+
+    def version(self) -> str:
+        """The version of slurmrestd, which is that of the cluster or near it."""
+        return parse_version(self._client.ask("slurm", "ping"))
 
     def refusals(self) -> Sequence[Refusal]:
         """What was left out since this was last asked, by call and field."""
