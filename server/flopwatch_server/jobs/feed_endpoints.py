@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import BaseModel
+from sqlalchemy.orm import Session
 from starlette.responses import JSONResponse, Response
 
-from flopwatch_server.house import House, HouseDep, MachineDep, require_kind
+from flopwatch_server.house import HouseDep, MachineDep, require_kind
 from flopwatch_server.jobs.service import apply_records
 from flopwatch_server.people import service as people
 from flopwatch_server.scheduler.feed import FeedError, FeedSnapshot, parse
@@ -70,29 +71,31 @@ def post_feed(
         with house.database.session() as session:
             sources.failed(session, machine.cluster_id, SOURCE, str(error), now)
         return JSONResponse({"detail": [asdict(problem) for problem in error.problems]}, 422)
-    _apply(house, machine.cluster_id, snapshot, now)
+    with house.database.session() as session:  # durable before the sender gets its answer
+        apply_snapshot(session, machine.cluster_id, snapshot, now)
     return FeedAnswer(
         runs=len(snapshot.jobs), nodes=len(snapshot.nodes), shares=len(snapshot.shares)
     )
 
 
-def _apply(house: House, cluster_id: int, snapshot: FeedSnapshot, now: datetime) -> None:
-    """Apply a body in one transaction that is durable before the sender gets its answer."""
-    with house.database.session() as session:
-        apply_records(
-            session,
-            cluster_id,
-            snapshot.jobs,
-            snapshot.nodes,
-            now,
-            complete=snapshot.complete,
-            source=SOURCE,
+def apply_snapshot(
+    session: Session, cluster_id: int, snapshot: FeedSnapshot, now: datetime
+) -> None:
+    """Bring a cluster up to what a body tells."""
+    apply_records(
+        session,
+        cluster_id,
+        snapshot.jobs,
+        snapshot.nodes,
+        now,
+        complete=snapshot.complete,
+        source=SOURCE,
+    )
+    if snapshot.complete:
+        apply_reservations(session, cluster_id, snapshot.reservations, now)
+    sources.succeeded(session, cluster_id, SOURCE, now)
+    if snapshot.shares:
+        people.apply_fed_shares(
+            session, cluster_id, snapshot.shares, now, complete=snapshot.complete
         )
-        if snapshot.complete:
-            apply_reservations(session, cluster_id, snapshot.reservations, now)
-        sources.succeeded(session, cluster_id, SOURCE, now)
-        if snapshot.shares:
-            people.apply_fed_shares(
-                session, cluster_id, snapshot.shares, now, complete=snapshot.complete
-            )
-            sources.succeeded(session, cluster_id, people.FED_SHARES, now)
+        sources.succeeded(session, cluster_id, people.FED_SHARES, now)
