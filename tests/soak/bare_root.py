@@ -1,17 +1,19 @@
 """A Debian with nothing on it but what the README asks for, and a fresh clone in it."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 ASKED_FOR = ("make", "python3", "python3-venv", "git")
 """What the README tells a user to have. Anything else, `make` has to get by itself."""
 
-_SUITE = "bookworm"
+_REPOSITORY = Path(__file__).parents[2]
 _ENTER = Path(__file__).parent / "enter_root.sh"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -23,18 +25,18 @@ class BareRoot:
     It shares nothing with this machine but the kernel, its network, and how pip finds packages.
     """
 
-    def __init__(self, folder: Path, repository: Path) -> None:
+    def __init__(self, folder: Path, suite: str) -> None:
         self.path = folder
         self._settings, self._mounts = _pip_of_this_machine()
         subprocess.run(
-            ["debootstrap", "--variant=minbase", f"--include={','.join(ASKED_FOR)}", _SUITE,
+            ["debootstrap", "--variant=minbase", f"--include={','.join(ASKED_FOR)}", suite,
              str(folder)], check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         folder.chmod(0o755)  # inside it is /
         for name in ("resolv.conf", "hosts"):
             (folder / "etc" / name).write_bytes(Path("/etc", name).read_bytes())
         subprocess.run(
-            ["git", "clone", "--quiet", "--no-hardlinks", str(repository), str(self.clone)],
+            ["git", "clone", "--quiet", "--no-hardlinks", str(_REPOSITORY), str(self.clone)],
             check=True,
         )
 
@@ -59,6 +61,30 @@ class BareRoot:
     def survivors(self) -> str:
         """What still ran when the last command had ended: nothing, it is hoped."""
         return (self.path / "survivors").read_text().strip()
+
+
+@contextmanager
+def bare_root(folder: Path, suite: str = "bookworm") -> Iterator[BareRoot]:
+    """A root in `folder`, of this release of Debian, removed in the end."""
+    try:
+        yield BareRoot(folder, suite)
+    finally:
+        subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True)
+
+
+def run_pytest(root: BareRoot, command: list[str], log: Path, deadline_seconds: float) -> None:
+    """Run a command that ends with pytest: all its tests must pass, and none be left out."""
+    process = root.start(*command, log=log, environment={})
+    try:
+        status = process.wait(deadline_seconds)
+    finally:
+        process.kill()
+        process.wait()
+        print(log.read_text(errors="replace")[-6000:])
+    assert status == 0
+    summary = log.read_text(errors="replace").splitlines()[-1]
+    assert re.search(r"\b[1-9]\d* passed", summary), summary
+    assert not re.search(r"failed|error|skipped|xfailed", summary), summary
 
 
 def _pip_of_this_machine() -> tuple[dict[str, str], list[str]]:

@@ -1,9 +1,7 @@
 """The two commands of the README, on a Debian that has nothing else."""
 
 import os
-import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,16 +9,13 @@ import httpx
 import pytest
 
 from tests.lab.processes import free_port, wait_for
-from tests.soak.bare_root import BareRoot
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.soak.bare_root import BareRoot, bare_root, run_pytest
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
-    folder = tmp_path_factory.mktemp("root")
-    yield BareRoot(folder, REPOSITORY)
-    subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True)
+    with bare_root(tmp_path_factory.mktemp("root")) as root:
+        yield root
 
 
 def live_figures(port: int) -> bool:
@@ -61,15 +56,4 @@ def test_make_run_leads_to_live_figures_and_ctrl_c_leaves_nothing(
 
 @pytest.mark.timeout(2700)
 def test_make_test_installs_what_it_needs_and_passes(root: BareRoot, tmp_path: Path) -> None:
-    log = tmp_path / "test.log"
-    process = root.start("make", "test", log=log, environment={})
-    try:
-        status = process.wait(2600)
-    finally:
-        process.kill()
-        process.wait()
-        print(log.read_text(errors="replace")[-6000:])
-    assert status == 0
-    summary = log.read_text(errors="replace").splitlines()[-1]
-    assert re.search(r"\b[1-9]\d* passed", summary), summary
-    assert not re.search(r"failed|error|skipped|xfailed", summary), summary
+    run_pytest(root, ["make", "test"], tmp_path / "test.log", 2600)
