@@ -97,7 +97,12 @@ def test_an_unknown_shape_is_refused_by_the_name_of_its_column(column: str, valu
 
 
 def slurm_that_prints(*rows: Mapping[str, str]) -> Slurm:
-    """A reader whose squeue prints these rows, with the marks that it was asked for."""
+    """A reader whose squeue prints these rows."""
+    return slurm_of(list(rows))
+
+
+def slurm_of(rows: Sequence[Mapping[str, str]]) -> Slurm:
+    """A reader whose squeue prints what stands in the list by then, with the marks asked for."""
 
     def run(command: Sequence[str], environment: Mapping[str, str], deadline: float) -> str:
         mark = command[-1].partition(":0")[2].partition(",")[0]
@@ -127,3 +132,18 @@ def test_when_no_record_can_be_read_the_call_fails_and_names_the_column() -> Non
 def test_a_job_that_is_over_is_no_part_of_the_queue() -> None:
     slurm = slurm_that_prints(RUNNING, {**RUNNING, "JobID": "8", "State": "STAGE_OUT"})
     assert [record.raw_job_id for record in slurm.queue()] == [7]
+
+
+def test_every_poll_tells_what_is_printed_then() -> None:
+    printed: list[Mapping[str, str]] = [RUNNING, {**RUNNING, "JobID": "8"}]
+    slurm = slurm_of(printed)
+    first = slurm.queue()
+    printed[1:] = [{**RUNNING, "JobID": "8", "Reason": "BadConstraints"}, {**RUNNING, "JobID": "x"}]
+    assert [(one.raw_job_id, one.reason) for one in slurm.queue()] == [
+        (7, ""), (8, "BadConstraints")
+    ]  # fmt: skip
+    assert slurm.refusals() == [Refusal("queue", "JobID", "JobID reads 'x'")]
+    slurm.queue()
+    assert slurm.refusals() == [Refusal("queue", "JobID", "JobID reads 'x'")]
+    printed[1:] = [{**RUNNING, "JobID": "8"}]
+    assert slurm.queue() == first

@@ -23,7 +23,7 @@ from flopwatch_server.scheduler.slurm.client import Client, Runner, run_command
 from flopwatch_server.scheduler.slurm.nodes import read_nodes
 from flopwatch_server.scheduler.slurm.partitions import read_partitions
 from flopwatch_server.scheduler.slurm.qos import read_qos
-from flopwatch_server.scheduler.slurm.queue import read_queue
+from flopwatch_server.scheduler.slurm.queue import Queue
 from flopwatch_server.scheduler.slurm.refusals import Refusals
 from flopwatch_server.scheduler.slurm.reservations import read_reservations
 from flopwatch_server.scheduler.slurm.shares import read_shares
@@ -49,12 +49,13 @@ class Slurm:
     ) -> None:
         self.cluster = cluster
         self._client = Client(environment, run)
+        self._queue = Queue(self._client)
         self._refusals = Refusals(cluster)
         self._has_json = True
 
     def queue(self) -> Sequence[JobRecord]:
         """All pending and running jobs, without `gpus`; suspended time comes from ended()."""
-        return self._refusals.sift("queue", read_queue(self._client))
+        return self._refusals.sift("queue", self._queue.read())
 
     def gpus(self, started: Sequence[JobRecord]) -> dict[int, tuple[NodeGpus, ...]]:
         """The GPUs of these jobs, () for a job without any; a job that has ended is missing.

@@ -39,15 +39,32 @@ COLUMNS = (
 )
 
 
-def read_queue(client: Client) -> Answer[JobRecord]:
-    """All jobs that wait or hold GPUs, hidden partitions included."""
-    mark = new_mark()
-    text = client.ask("squeue", "--noheader", "--all", "--local", "-O", long_format(COLUMNS, mark))
-    answer = read_each(split_rows(text, COLUMNS, mark), parse_job)
-    states = RUNNING_STATES | PENDING_STATES
-    # Staging out or revoked: over, and for the accounting to tell.
-    answer.records = [record for record in answer.records if record.state in states]
-    return answer
+class Queue:
+    """One cluster's queue. Nearly all of it is as it was at the last poll: what was read of a row
+    then is not read again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._last: dict[tuple[str, ...], JobRecord] = {}
+
+    def read(self) -> Answer[JobRecord]:
+        """All jobs that wait or hold GPUs, hidden partitions included."""
+        mark = new_mark()
+        layout = long_format(COLUMNS, mark)
+        text = self._client.ask("squeue", "--noheader", "--all", "--local", "-O", layout)
+        read: dict[tuple[str, ...], JobRecord] = {}
+
+        def record(row: Row) -> JobRecord:
+            cells = tuple(row.values())
+            read[cells] = found = self._last.get(cells) or parse_job(row)
+            return found
+
+        answer = read_each(split_rows(text, COLUMNS, mark), record)
+        self._last = read
+        states = RUNNING_STATES | PENDING_STATES
+        # Staging out or revoked: over, and for the accounting to tell.
+        answer.records = [record for record in answer.records if record.state in states]
+        return answer
 
 
 def parse_job(row: Row) -> JobRecord:
