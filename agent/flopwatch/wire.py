@@ -237,7 +237,12 @@ class LocalRun:
 
 @dataclass
 class Batch:
-    """One post of an agent. All lists may be empty; times are seconds since 1970, UTC."""
+    """One post of an agent. All lists may be empty; times are seconds since 1970, UTC.
+
+    `capabilities` are what the agent can see on its node, all of them whenever one has changed:
+    `cgroup` is "v1", "v2" or "none", `job_cgroups` says what names those of jobs now ("job id",
+    "SLUID", or "none" where there are none), `gres_conf` why it can't be read, or nothing.
+    """
 
     node: str
     epoch: Epoch
@@ -252,6 +257,7 @@ class Batch:
     events: list[Event] = field(default_factory=list)
     local_runs: list[LocalRun] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
+    capabilities: dict[str, str] = field(default_factory=dict)
     version: int = VERSION
 
 

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flopwatch.metrics import COLUMNS, SAMPLE_PERIOD_SECONDS
 from flopwatch.wire import (
@@ -88,6 +88,10 @@ class BatchBuilder:
     def add_local_runs(self, runs: Iterable[LocalRun]) -> None:
         """Add the runs of a machine without a scheduler."""
         self._batch.local_runs += runs
+
+    def add_capabilities(self, found: Mapping[str, str]) -> None:
+        """Add what can be seen on the node."""
+        self._batch.capabilities |= found
 
     def finish(self) -> SpooledBatch:
         """The encoded batch as the spool takes it."""

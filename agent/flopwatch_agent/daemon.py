@@ -29,13 +29,14 @@ from flopwatch_agent.ownership import (
     process,
     prolog,
     prolog_evidence,
+    sight,
 )
 from flopwatch_agent.ownership.local import LocalRuns, Sighting
 from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
 from flopwatch_agent.shipper import MOST_AGE_SECONDS, Shipper
 from flopwatch_agent.spool import DEFAULT_BYTES, MEMORY_BATCHES, Spool, SpooledBatch
-from flopwatch_agent.states import MetricStates, SourceStates
+from flopwatch_agent.states import Capabilities, MetricStates, SourceStates
 from flopwatch_agent.ticker import Ticker, interval_end
 from flopwatch_agent.transport import Connection
 
@@ -88,8 +89,11 @@ class Agent:
         self._gres_conf = gres_conf.GresConf(os.environ, node, settings.proc)
         self._gres_lane = ReadingLane[gres_conf.Places]("gres.conf")
         self._places: gres_conf.Places = {}
+        self._sight_lane = ReadingLane[dict[str, str]]("cgroups")
+        self._seen: dict[str, str] = {}
         self._states = MetricStates()
         self._sources = SourceStates()
+        self._capabilities = Capabilities()
         proc, slurmd_name = settings.proc, settings.slurmd_name
         self._processes = ProcessEvidence(lambda pid: process.owner_of(proc, pid, slurmd_name))
         self._booted_at = host.boot_time(proc)
@@ -111,6 +115,7 @@ class Agent:
             _log.error("no reports of training processes: %s: %s", self._settings.socket, error)
         self._shipper.start()
         self._gres_lane.start(self._gres_conf.read)
+        self._sight_lane.start(partial(sight.look, self._settings.cgroup))
         self._inventory.discover()
         begun = int(self._now())
         if begun % SAMPLE_PERIOD_SECONDS:  # the end of an interval would be read late
@@ -121,6 +126,7 @@ class Agent:
                 self._assemble()
                 self._epoch.advance()
                 self._sources.forget()
+                self._capabilities.forget()
                 self._next_end = None
             self._tick(tick.second)
         self._inventory.close()
@@ -135,6 +141,8 @@ class Agent:
             self._host_lane.start(partial(self._host.collect, second))
         if second % gres_conf.PERIOD_SECONDS == 0:
             self._gres_lane.start(self._gres_conf.read)
+        if second % sight.PERIOD_SECONDS == 0:
+            self._sight_lane.start(partial(sight.look, self._settings.cgroup))
         self._closed += self._inventory.tick(second)
         late = self._next_end is not None and end > self._next_end
         if self._next_end is not None and end - SAMPLE_PERIOD_SECONDS > self._next_end:
@@ -153,6 +161,7 @@ class Agent:
         if lost:
             self._states.forget()
             self._sources.forget()
+            self._capabilities.forget()
         gaps, self._gaps = self._gaps, []
         closed, self._closed = self._closed, []
         for places in self._gres_lane.take():
@@ -175,6 +184,9 @@ class Agent:
         builder.add_evidence(prolog_evidence(now, held))
         builder.add_reports(self._reports.take())
         builder.add_host(self._host_lane.take())
+        for seen in self._sight_lane.take():
+            self._seen = {**seen, "gres_conf": self._gres_conf.trouble}
+        builder.add_capabilities(self._capabilities.of_node(self._seen))
         self._gaps += self._writer.write(builder.finish())
 
 

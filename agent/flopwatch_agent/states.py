@@ -1,5 +1,7 @@
-"""Which metrics have no value, and where activity comes from: told when it changes, and in full at
-the start."""
+"""Which metrics have no value, where activity comes from, and what can be seen on the node.
+
+Told when it changes, and in full at the start.
+"""
 
 from collections.abc import Mapping
 
@@ -67,6 +69,24 @@ class SourceStates:
 
     def forget(self) -> None:
         """Tell everything again: a batch that told some of it was lost, or a new epoch began."""
+        self._told.clear()
+
+
+class Capabilities:
+    """Remembers what the server was told that can be seen on the node."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def of_node(self, found: Mapping[str, str]) -> Mapping[str, str]:
+        """All that can be seen, if the server does not know it yet."""
+        if found == self._told:
+            return {}
+        self._told = dict(found)
+        return found
+
+    def forget(self) -> None:
+        """Tell everything again: a batch that told it was lost, or a new epoch began."""
         self._told.clear()
 
 

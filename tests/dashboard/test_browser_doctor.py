@@ -92,8 +92,7 @@ def test_the_lead_counts_each_kind(server: Server) -> None:
     findings = [FindingView(check="", severity=kind, what="", remedy="") for kind in kinds]
     made = Diagnosis(
         cluster="granite", examined_at=server.clock.now, findings=[], checks=checks, sources=[],
-        version=None,
-        agents=0, agents_reporting=0,
+        version=None, cgroups={}, agents=0, agents_reporting=0,
     )  # fmt: skip
     assert words.lead(made) == "Nothing to mend on granite: all 1 check passed."
     many = made.model_copy(update={"findings": findings})

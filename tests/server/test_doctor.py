@@ -122,6 +122,14 @@ def disputed_gpu(world: World) -> None:
     world.session.execute(update(Allocation).where(on_node).values(confidence="disputed"))
 
 
+def sees(name: str, **seen: str) -> Callable[[World], None]:
+    def tell(world: World) -> None:
+        epoch = AgentEpoch.node_id == of(world, name).id
+        world.session.execute(update(AgentEpoch).where(epoch).values(capabilities=seen))
+
+    return tell
+
+
 def uncounted_gpus(world: World) -> None:
     world.session.execute(update(Run).where(Run.raw_job_id == 100).values(gpu_count=None))
 
@@ -153,6 +161,14 @@ def unseen_jobs(world: World) -> None:
          "which GPU stands at which GRES position is assumed on g1"),
         (disputed_gpu, "fault",
          "processes of other jobs compute on allocated GPUs on g2 (1)"),
+        (sees("g1", gres_conf="Permission denied"), "warning",
+         "agents can't read gres.conf on g1 (Permission denied)"),
+        (sees("g2", cgroup="none", job_cgroups="none"), "warning",
+         "agents see no cgroups at all on g2"),
+        (sees("g2", cgroup="v2", job_cgroups="SLUID"), "warning",
+         "the names of jobs' cgroups tell no job id on g2"),
+        (sees("g1", cgroup="v1", job_cgroups="none"), "warning",
+         "jobs run on g1, and agents see no cgroup of a job there"),
         (uncounted_gpus, "warning", "1 running jobs hold GPUs that Slurm does not count"),
         (unseen_jobs, "warning",
          "2 jobs run on nodes whose agents see no process of any job"),
@@ -163,6 +179,22 @@ def test_each_damage_is_found_and_nothing_beside_it(
 ) -> None:
     damage(world)
     assert findings(world) == [(severity, what)]
+
+
+def test_cgroups_that_are_seen_or_have_no_job_yet_are_no_finding(world: World) -> None:
+    sees("g1", cgroup="v2", job_cgroups="job id", gres_conf="")(world)
+    sees("g2", cgroup="v2", job_cgroups="none", gres_conf="")(world)
+    on_node = Allocation.node_id == of(world, "g2").id
+    fresh = NOW - timedelta(minutes=9)
+    world.session.execute(update(Allocation).where(on_node).values(valid_from=fresh))
+    assert findings(world) == []
+
+
+def test_what_an_agent_saw_in_an_earlier_life_is_no_finding(world: World) -> None:
+    sees("g1", cgroup="none")(world)
+    world.add(AgentEpoch(node_id=of(world, "g1").id, boot_id="g1", number=2, started_at=NOW,
+                         agent_version="0.1.0", clock_skew_seconds=0.0))  # fmt: skip
+    assert findings(world) == []
 
 
 @pytest.mark.parametrize("told", ["21.08.5", "26.05.0-0rc1", "odd"])

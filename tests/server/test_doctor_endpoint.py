@@ -5,11 +5,13 @@ from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from flopwatch_server.access.principal import Principal, Role
 from flopwatch_server.app import create_app
 from flopwatch_server.doctor.checks import CHECKS
+from flopwatch_server.fleet.models import AgentEpoch
 from flopwatch_server.house import House, get_principal
 from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import World, at
@@ -26,7 +28,11 @@ def http(house: House) -> TestClient:
         world.node("g1", last_batch_at=at(20))
         world.node("g2", last_batch_at=NOW)
         world.node("login1")
-        world.add(SchedulerSource(cluster_id=world.cluster.id, kind="feed", last_success_at=NOW))
+        world.add(
+            SchedulerSource(cluster_id=world.cluster.id, kind="slurm", last_success_at=NOW,
+                            version="22.05.8")
+        )  # fmt: skip
+        world.session.execute(update(AgentEpoch).values(capabilities={"cgroup": "v2"}))
     app = create_app(replace(house, clock=lambda: NOW))
     return TestClient(app, base_url="http://localhost")
 
@@ -64,7 +70,8 @@ def test_it_says_what_it_looked_at_and_when(http: TestClient) -> None:
     found = diagnosis(http)
     assert (found["agents"], found["agents_reporting"]) == (2, 1)
     assert found["examined_at"] == "2026-03-12T10:00:00Z"
-    assert [source["kind"] for source in found["sources"]] == ["feed"]
+    assert [source["kind"] for source in found["sources"]] == ["slurm"]
+    assert (found["version"], found["cgroups"]) == ("22.05.8", {"v2": 1})  # of those not silent
 
 
 @pytest.mark.parametrize("role", ["manager", "researcher"])

@@ -58,6 +58,9 @@ def evidence(**changes: Any) -> dict[str, Any]:
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("$.version", posted(version=2)),
+    ("$.capabilities", posted(capabilities={"no name": "v2"})),
+    ("$.capabilities", posted(capabilities={str(number): "" for number in range(65)})),
+    ("$.capabilities[...]", posted(capabilities={"cgroup": 2})),
     ("$.node", posted(node="")),
     ("$.node", posted(node="gpu01/../gpu02")),
     ("$.node", posted(node="n" * 254)),

@@ -240,6 +240,22 @@ def test_an_agent_finds_the_schedulers_node_by_an_alias(agent: IngestClient) -> 
     assert query(agent.database, "SELECT count(*) FROM nodes") == [(1,)]
 
 
+def test_what_an_agent_can_see_is_kept_with_its_life_until_it_tells_otherwise(
+    agent: IngestClient,
+) -> None:
+    kept = "SELECT number, capabilities FROM agent_epochs ORDER BY number"
+    agent.post(batch(capabilities={"cgroup": "v2", "job_cgroups": "none"}))
+    agent.post(batch())
+    assert query(agent.database, kept) == [(1, {"cgroup": "v2", "job_cgroups": "none"})]
+    agent.post(batch(capabilities={"cgroup": "v2", "job_cgroups": "job id\0" + "x" * 400}))
+    later = wire.Epoch("boot-a", 2, NOW_SECONDS - 60.0, "0.1.0")
+    agent.post(batch(epoch=later, capabilities={"cgroup": "v1"}))
+    first, second = query(agent.database, kept)
+    assert first[1]["job_cgroups"].startswith("job id xxx")
+    assert len(first[1]["job_cgroups"]) == 300
+    assert second == (2, {"cgroup": "v1"})
+
+
 def test_equal_names_on_two_clusters_are_two_nodes(agent: IngestClient) -> None:
     with agent.database.session() as session:
         ensure_nodes(session, ensure_cluster(session, "beta", NOW), ["gpu01"])

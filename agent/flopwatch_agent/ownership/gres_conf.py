@@ -62,10 +62,12 @@ class GresConf:
         self._conf = Conf()
         self._listed: list[Files] = []
         self._complaint = ""
+        self.trouble = ""
+        """Why the file that is there can't be read; empty where it can, or where there is none."""
 
     def read(self) -> list[Places]:
         """One table: the position of each device of which the files tell it for certain."""
-        complaint = ""
+        complaint = trouble = ""
         try:
             path = next((path for path in self._paths if path.exists()), None)
             if path is None:
@@ -75,9 +77,10 @@ class GresConf:
         except (OSError, ValueError) as error:
             self._conf, self._listed = Conf(), []
             complaint = f"no order of the node's GPUs from gres.conf: {error}"
+            trouble = (error.strerror or str(error)) if isinstance(error, OSError) else ""
         if complaint and complaint != self._complaint:
             _log.info("%s", complaint)
-        self._complaint = complaint
+        self._complaint, self.trouble = complaint, trouble
         return [ordinals(self._listed, self._proc)]
 
 

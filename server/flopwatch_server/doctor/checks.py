@@ -190,6 +190,53 @@ def positions_are_known(patient: Patient) -> Iterator[Finding]:
         )
 
 
+def gres_conf_is_read(patient: Patient) -> Iterator[Finding]:
+    """Whether agents may read the gres.conf that is there."""
+    rows = repository.capabilities(patient.session, patient.cluster.id, patient.heard)
+    troubled = [f"{name} ({trouble})" for name, seen in rows if (trouble := seen.get("gres_conf"))]
+    if troubled:
+        yield Finding(
+            "warning",
+            f"agents can't read gres.conf on {_listed(troubled)}",
+            "let the agent's user read it, and slurm.conf beside it: until then it is assumed "
+            "which GPU stands at which position",
+        )
+
+
+def job_cgroups_are_seen(patient: Patient) -> Iterator[Finding]:
+    """Whether agents see the cgroups of jobs, and by their names whose they are."""
+    session, cluster_id = patient.session, patient.cluster.id
+    rows = repository.capabilities(session, cluster_id, patient.heard)
+    blind = [name for name, seen in rows if seen.get("cgroup") == "none"]
+    nameless = [name for name, seen in rows if seen.get("job_cgroups") == "SLUID"]
+    busy = set(repository.nodes_with_jobs(session, cluster_id, patient.now - _SETTLED))
+    without = [
+        name for name, seen in rows
+        if seen.get("job_cgroups") == "none" and name in busy and name not in blind
+    ]  # fmt: skip
+    if blind:
+        yield Finding(
+            "warning",
+            f"agents see no cgroups at all on {_listed(blind)}",
+            "let the agent see the host's /sys/fs/cgroup, or start it with --cgroup and the place "
+            "where that is; until then CPU and memory of jobs are unknown",
+        )
+    if nameless:
+        yield Finding(
+            "warning",
+            f"the names of jobs' cgroups tell no job id on {_listed(nameless)}",
+            "set CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05): until then only its "
+            "environment says whose a process is, and a user may change that",
+        )
+    if without:
+        yield Finding(
+            "warning",
+            f"jobs run on {_listed(without)}, and agents see no cgroup of a job there",
+            "set ProctrackType=proctrack/cgroup in slurm.conf: until then only its environment "
+            "says whose a process is, and a user may change that",
+        )
+
+
 def gpus_are_counted(patient: Patient) -> Iterator[Finding]:
     """Whether Slurm keeps account of GPUs."""
     if runs := repository.uncounted_runs(patient.session, patient.cluster.id):
@@ -231,6 +278,8 @@ CHECKS: tuple[Check, ...] = (
     clocks_agree,
     counts_agree,
     positions_are_known,
+    gres_conf_is_read,
+    job_cgroups_are_seen,
     gpus_are_counted,
     processes_are_seen,
 )

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Row, Select, and_, distinct, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from flopwatch_server.fleet.models import AgentEpoch, Node, Placement
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
@@ -75,26 +75,47 @@ def strangers(session: Session, cluster_id: int, heard: datetime) -> Sequence[st
     return _names(session, cluster_id, unknown)
 
 
+_newest = aliased(
+    AgentEpoch,
+    select(AgentEpoch)
+    .ext(distinct_on(AgentEpoch.node_id))
+    .order_by(AgentEpoch.node_id, AgentEpoch.id.desc())
+    .subquery(),
+)
+
+
 def skews(
     session: Session, cluster_id: int, heard: datetime, least_seconds: float
 ) -> Sequence[Row[str, float]]:
     """Nodes whose clocks are this far off, and how far they are ahead of the server's."""
-    newest = (
-        select(AgentEpoch.node_id, AgentEpoch.clock_skew_seconds.label("skew"))
-        .ext(distinct_on(AgentEpoch.node_id))
-        .order_by(AgentEpoch.node_id, AgentEpoch.id.desc())
-        .subquery()
-    )
+    skew = _newest.clock_skew_seconds
     return session.execute(
-        select(Node.name, newest.c.skew)
-        .join(newest, newest.c.node_id == Node.id)
-        .where(
-            Node.cluster_id == cluster_id,
-            Node.last_batch_at >= heard,
-            func.abs(newest.c.skew) > least_seconds,
-        )
-        .order_by(Node.name)
+        _reporting(cluster_id, heard).add_columns(skew).where(func.abs(skew) > least_seconds)
     ).all()
+
+
+def capabilities(
+    session: Session, cluster_id: int, heard: datetime
+) -> Sequence[Row[str, dict[str, str]]]:
+    """Nodes whose agents report, and what these can see there."""
+    statement = _reporting(cluster_id, heard).add_columns(_newest.capabilities)
+    return session.execute(statement).all()
+
+
+def nodes_with_jobs(session: Session, cluster_id: int, began: datetime) -> Sequence[str]:
+    """Nodes on which jobs have been working since `began`."""
+    held = (
+        select(Allocation.id)
+        .join(Run, Run.id == Allocation.run_id)
+        .where(
+            Allocation.node_id == Node.id,
+            Allocation.valid_to.is_(None),
+            Allocation.valid_from <= began,
+            Run.state.in_(WORKING_STATES),
+            ~Run.local,
+        )
+    )
+    return _names(session, cluster_id, held.exists())
 
 
 def counts(
@@ -183,6 +204,15 @@ def _count_runs(session: Session, cluster_id: int, which: ColumnElement[bool]) -
             which,
         )
     ).one()
+
+
+def _reporting(cluster_id: int, heard: datetime) -> Select[str]:
+    return (
+        select(Node.name)
+        .join(_newest, _newest.node_id == Node.id)
+        .where(Node.cluster_id == cluster_id, Node.last_batch_at >= heard)
+        .order_by(Node.name)
+    )
 
 
 def _placed(cluster_id: int, heard: datetime) -> Select[str]:

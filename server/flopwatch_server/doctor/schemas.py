@@ -33,7 +33,7 @@ class Diagnosis(BaseModel):
     """A cluster as the checks found it at `examined_at`: findings with the worst first.
 
     `agents_reporting` of `agents` nodes with an agent are not silent. `version` is Slurm's, None
-    where it did not tell.
+    where it did not tell. `cgroups` are the nodes that report by the form that their agents see.
     """
 
     cluster: str
@@ -44,3 +44,4 @@ class Diagnosis(BaseModel):
     sources: list[SourceStatus]
     agents: int
     agents_reporting: int
+    cgroups: dict[str, int]

@@ -1,5 +1,6 @@
 """Examines a cluster: all that the checks find, the worst first."""
 
+from collections import Counter
 from datetime import datetime
 from typing import get_args
 
@@ -40,6 +41,8 @@ def diagnosis(session: Session, principal: Principal, cluster: str, now: datetim
     checks = [check for check, _ in found]
     sources = repository.sources(session, patient.cluster.id)
     agents, reporting = repository.agents(session, patient.cluster.id, patient.heard)
+    seen = repository.capabilities(session, patient.cluster.id, patient.heard)
+    forms = [found["cgroup"] for _, found in seen if "cgroup" in found]
     return Diagnosis(
         cluster=patient.cluster.name,
         examined_at=now,
@@ -57,6 +60,7 @@ def diagnosis(session: Session, principal: Principal, cluster: str, now: datetim
         sources=[SourceStatus.model_validate(one, from_attributes=True) for one in sources],
         agents=agents,
         agents_reporting=reporting,
+        cgroups=Counter(forms),
     )  # fmt: skip
 
 

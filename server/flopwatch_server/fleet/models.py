@@ -1,7 +1,6 @@
 """Clusters, nodes, devices, where devices sit, and the lives of agents."""
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -86,7 +85,10 @@ class Placement(Base):
 
 
 class AgentEpoch(Base):
-    """One life of one agent. `clock_skew_seconds` is agent minus server, as last measured."""
+    """One life of one agent. `clock_skew_seconds` is agent minus server, as last measured.
+
+    `capabilities` are what it can see on its node, as it told last (`flopwatch.wire.Batch`).
+    """
 
     __tablename__ = "agent_epochs"
     __table_args__ = (UniqueConstraint("node_id", "boot_id", "number"),)
@@ -97,4 +99,4 @@ class AgentEpoch(Base):
     started_at: Mapped[datetime]
     agent_version: Mapped[str]
     clock_skew_seconds: Mapped[float | None] = mapped_column(Float)
-    capabilities: Mapped[dict[str, Any]] = mapped_column(JSONB, server_default=text("'{}'"))
+    capabilities: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))

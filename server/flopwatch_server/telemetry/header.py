@@ -48,6 +48,7 @@ def check_header(batch: wire.Batch) -> None:
     _limit(batch.aliases, _MAX_ALIASES, "$.aliases")
     for number, alias in enumerate(batch.aliases):
         _match(wire.NODE, alias, f"$.aliases[{number}]", "is not a node's name")
+    _capabilities(batch)
     known = len(batch.devices)
     for name, check in _PARTS.items():
         entries = getattr(batch, name)
@@ -162,6 +163,14 @@ def _source(entry: wire.Source, place: str, known: int) -> None:
     for name in entry.passed_over:
         _match(wire.ID, name, f"{place}.passed_over", "is not a collector's name")
     entry.passed_over = {name: _cut(reason) for name, reason in entry.passed_over.items()}
+
+
+def _capabilities(batch: wire.Batch) -> None:
+    if len(batch.capabilities) > wire.MAX_TABLE:
+        raise InvalidBatch("$.capabilities", f"has more than {wire.MAX_TABLE} entries")
+    for name in batch.capabilities:
+        _match(wire.ID, name, "$.capabilities", "is not a capability's name")
+    batch.capabilities = {name: _cut(word) for name, word in batch.capabilities.items()}
 
 
 def _event(entry: wire.Event, place: str, known: int) -> None:

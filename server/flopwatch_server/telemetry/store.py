@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from flopwatch.metrics import SAMPLE_PERIOD_SECONDS
 from flopwatch_server.fleet.liveness import Liveness
 from flopwatch_server.fleet.registration import Register, Registration
+from flopwatch_server.fleet.repository import agents
 from flopwatch_server.telemetry.ingest import ValidatedBatch
 from flopwatch_server.telemetry.local_runs import write_local_runs
 from flopwatch_server.telemetry.repository import facts, happenings
@@ -73,6 +74,9 @@ class Store:
             accepted = [len(batch.time) for batch in batches]
         rows.mark_dirty(session)
         self._write_states(session, registered)
+        for batch, ids in registered:
+            if batch.header.capabilities:
+                agents.tell_capabilities(session, ids.epoch_id, batch.header.capabilities)
         for implausible in rows.implausible:
             tell_implausible(session, implausible)
         facts.write_gaps(session, registered)

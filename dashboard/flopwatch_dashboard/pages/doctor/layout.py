@@ -137,14 +137,16 @@ def _looked_at_card(found: Diagnosis) -> Component:
         (source_name(source), source_state(source, found.examined_at)) for source in found.sources
     ]
     agents = f"{count(found.agents_reporting)} of {count(found.agents)} report"
-    version = [("Slurm's version", found.version)] if found.version else []
+    cgroups = [f"{form} on {plural(nodes, 'node')}" for form, nodes in found.cgroups.items()]
     rows = [
         ("Examined", full_time(found.examined_at)),
-        *version,
+        ("Slurm's version", found.version),
         *(answers or [("Scheduler", "none has told of anything")]),
         ("Agents", agents if found.agents else "none yet"),
+        ("Cgroups", ", ".join(sorted(cgroups))),
     ]
-    return card("What was looked at", html.Div(facts(rows), className="card-body"))
+    known = [(name, value) for name, value in rows if value]
+    return card("What was looked at", html.Div(facts(known), className="card-body"))
 
 
 def _command_card(cluster: str) -> Component:

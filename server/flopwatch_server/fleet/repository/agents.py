@@ -89,6 +89,13 @@ def agent_epoch(session: Session, node_id: int, epoch: wire.Epoch) -> int:
     ).one()
 
 
+def tell_capabilities(session: Session, epoch_id: int, found: Mapping[str, str]) -> None:
+    """Keep what an agent can see on its node now."""
+    session.execute(
+        update(AgentEpoch).where(AgentEpoch.id == epoch_id).values(capabilities=dict(found))
+    )
+
+
 def devices(session: Session, told: Sequence[wire.Device], since: datetime) -> list[int]:
     """Ids of devices in the order told; new ones are made, valid from `since`."""
     if not told:
