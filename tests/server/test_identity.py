@@ -31,6 +31,7 @@ HET = (
     replace(PLAIN, raw_job_id=300, display_id="300+0", het_job_id=300, het_offset=0),
     replace(PLAIN, raw_job_id=301, display_id="300+1", het_job_id=300, het_offset=1),
 )
+NAMED = replace(PLAIN, raw_job_id=500, display_id="500", sluid="sDXHK9Q2EGT600")
 FED = replace(PLAIN, raw_job_id=400, display_id="400_2")  # a feed needs not tell of arrays
 OLD = replace(PLAIN, submitted_at=T0.replace(year=2025), name="before the ids began anew")
 
@@ -39,7 +40,7 @@ def find(database: Database, job_id: str) -> str:
     """The id that the found job shows."""
     with database.session() as session:
         cluster_id = ensure_cluster(session, "granite", T0)
-        told = (OLD, PLAIN, *ARRAY, OTHER_TASK, LAST_TASK, *HET, FED)
+        told = (OLD, PLAIN, *ARRAY, OTHER_TASK, LAST_TASK, *HET, NAMED, FED)
         service.apply_records(session, cluster_id, told, (), T0, complete=False, source="slurm")
         run = service.find_run(session, ADMIN, "granite", job_id, T0)
         assert run.submitted_at == T0
@@ -69,13 +70,17 @@ def find(database: Database, job_id: str) -> str:
         ("301", "300+1"),
         ("400_2", "400_2"),
         ("301.0+1", "300+1"),
+        ("sDXHK9Q2EGT600", "500"),
+        ("sDXHK9Q2EGT600.batch", "500"),
     ],
 )
 def test_by_any_of_its_forms(database: Database, job_id: str, shown: str) -> None:
     assert find(database, job_id) == shown
 
 
-@pytest.mark.parametrize("job_id", ["123_10", "123_3", "7_1", "7+1", "300+2", "7.x", "1230", "_4"])
+@pytest.mark.parametrize(
+    "job_id", ["123_10", "123_3", "7_1", "7+1", "300+2", "7.x", "1230", "_4", "sDXHK9"]
+)
 def test_what_no_job_is_called_finds_none(database: Database, job_id: str) -> None:
     with pytest.raises(NotFound):
         find(database, job_id)

@@ -29,6 +29,7 @@ class Over:
     given: dict[int, list[set[tuple[str, int]]]]
     told: list[Told]
     refusals: list[str]
+    version: tuple[int, int]
 
     def of(self, what: str) -> list[Run]:
         """The runs of a job, the oldest first."""
@@ -40,7 +41,15 @@ def over() -> Iterator[Over]:
     with lab_folder() as root, batch(root, "linuxproc") as jobs, polled(jobs.lab) as site:
         _live(jobs, site)
         site.poll()
-        yield Over(jobs.jobs, site.runs(), site.held(), jobs.held(), jobs.told(), site.refusals())
+        yield Over(
+            jobs.jobs,
+            site.runs(),
+            site.held(),
+            jobs.held(),
+            jobs.told(),
+            site.refusals(),
+            jobs.lab.version,
+        )
 
 
 def _live(batch: Batch, site: Site) -> None:
@@ -190,6 +199,16 @@ def test_time_suspended_is_known_and_its_gpus_were_held_all_the_while(over: Over
 def test_a_name_is_stored_as_it_was_given(over: Over) -> None:
     [run] = over.of("named")
     assert run.name == NAME
+
+
+def test_every_run_has_its_own_sluid_where_slurm_gives_them(over: Over) -> None:
+    """sacct of 24.11 tells them, and that of 22.05 does not."""
+    sluids = {run.sluid for run in over.runs}
+    if over.version >= (24, 11):
+        assert None not in sluids
+        assert len(sluids) == RUNS
+    else:
+        assert sluids == {None}
 
 
 def test_three_hundred_jobs_at_once_held_three_hundred_gpus(over: Over) -> None:

@@ -98,21 +98,22 @@ QUEUES = {
     "25.11/slurm-job-gpus-multi-nodes.json": [
         record(5679, 1762788040, "RUNNING", "wrap", "bob11", "acoustic",
                started_at=at(1762788040), time_limit_seconds=60, node_count=2, gpu_count=8,
-               nodes=("gpu1", "gpu2"), gpus=(h100("gpu1", *FOUR), h100("gpu2", *FOUR))),
+               nodes=("gpu1", "gpu2"), gpus=(h100("gpu1", *FOUR), h100("gpu2", *FOUR)),
+               sluid="sDXHK9Q5PW3N00"),
     ],
     "25.11/slurm-job-gpus-per-task.json": [
         record(5512, 1762784621, "RUNNING", "wrap", "carol7", "acoustic",
                started_at=at(1762784621), time_limit_seconds=60, gpu_count=4,
-               nodes=("gpu1",), gpus=(h100("gpu1", *FOUR),)),
+               nodes=("gpu1",), gpus=(h100("gpu1", *FOUR),), sluid="sDXHK9Q2EGT600"),
     ],
     "25.11/slurm-job-gpus-pending.json": [
         record(4965, 1762783691, "PENDING", "wrap", "carol12", "admin",
-               reason="BeginTime", time_limit_seconds=60),
+               reason="BeginTime", time_limit_seconds=60, sluid="sDXHK9Q1J50E00"),
     ],
     "25.11/slurm-job-timeout.json": [],
     "26.05/slurm-job-gpus-pending.excerpt.json": [
         record(82, 1778604943, "PENDING", "", "alice", "research",
-               reason="BeginTime", time_limit_seconds=3600),
+               reason="BeginTime", time_limit_seconds=3600, sluid="s88DKREHWEFD00"),
     ],
 }  # fmt: skip
 

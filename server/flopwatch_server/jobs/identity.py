@@ -1,6 +1,7 @@
 """The ids that people write for a job: 7, a task 7_3, an array's rest 7_[4-9%2], a het part 7+1.
 
-Each may have a step behind it, as in 7_3.batch or 7.0: what sacct prints and users paste.
+Each may have a step behind it, as in 7_3.batch or 7.0: what sacct prints and users paste. Newer
+versions of Slurm also give each run a SLUID, such as sDXHK9Q2EGT600, which has no form in here.
 """
 
 import re

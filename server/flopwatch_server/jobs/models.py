@@ -35,6 +35,7 @@ class Run(Base):
             "het_job_id",
             postgresql_where=text("het_job_id IS NOT NULL"),
         ),
+        Index("ix_runs_sluid", "cluster_id", "sluid", postgresql_where=text("sluid IS NOT NULL")),
     )
     id: Mapped[Key]
     cluster_id: Mapped[int] = mapped_column(ForeignKey("clusters.id"))
@@ -45,6 +46,7 @@ class Run(Base):
     array_task_id: Mapped[int | None]
     het_job_id: Mapped[int | None]
     het_offset: Mapped[int | None]
+    sluid: Mapped[str | None]
     name: Mapped[str]
     user_name: Mapped[str] = mapped_column(index=True)
     account: Mapped[str] = mapped_column(index=True)

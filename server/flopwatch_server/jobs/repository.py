@@ -123,7 +123,7 @@ def is_named(job_id: str) -> ColumnElement[bool]:
     shows_it = Run.display_id == job_id
     match named:
         case None:
-            return shows_it
+            return or_(shows_it, Run.sluid == job_id)
         case identity.JobId(task=int(task)):
             ours = or_(Run.array_task_id == task, Run.array_task_id.is_(None))
             return or_(shows_it, and_(Run.array_job_id == named.first, ours))
@@ -193,7 +193,7 @@ def upsert_runs(session: Session, rows: Sequence[dict[str, Any]]) -> dict[Key, i
     new = statement.excluded
     kept = (
         "ended_at", "gpu_count", "node_count", "exit_code", "time_limit_seconds",
-        "suspended_seconds", "restarts",
+        "suspended_seconds", "restarts", "sluid",
     )  # fmt: skip
     identity = ("id", "cluster_id", "raw_job_id", "submitted_at")
     changes: dict[str, Any] = {

@@ -126,6 +126,7 @@ def _run_row(cluster_id: int, job: JobRecord) -> dict[str, Any]:
         "array_task_id": job.array_task_id,
         "het_job_id": job.het_job_id,
         "het_offset": job.het_offset,
+        "sluid": None if job.sluid is None else storable(job.sluid),
         "name": storable(job.name),
         "user_name": storable(job.user),
         "account": storable(job.account),

@@ -72,7 +72,8 @@ class JobRecord:
 
     A run is (cluster, `raw_job_id`, `submitted_at`). `gpus` is None while the scheduler does not
     tell which GPUs are held; `gpu_count` is the number allocated (or requested, while pending).
-    `time_limit_seconds` None means unlimited or unknown.
+    `time_limit_seconds` None means unlimited or unknown. `sluid` is the id that newer versions of
+    Slurm give to each run.
     """
 
     raw_job_id: int
@@ -99,6 +100,7 @@ class JobRecord:
     array_task_id: int | None = None
     het_job_id: int | None = None
     het_offset: int | None = None
+    sluid: str | None = None
 
     @property
     def fingerprint(self) -> int:

@@ -67,6 +67,7 @@ class RunLine(
     array_task_id: Int64 | None = None
     het_job_id: PositiveInt64 | None = None
     het_offset: Count | None = None
+    sluid: Identifier | None = None
 
 
 class NodeLine(

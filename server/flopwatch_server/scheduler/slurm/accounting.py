@@ -35,6 +35,9 @@ COLUMNS = (
     "JobName",
 )
 
+_NEWER = frozenset({"SLUID"})
+"""Asked for where sacct knows of it, as in 24.11 and not in 22.05."""
+
 ENDED = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RV,TO"
 """sacct's letters for every state in which a run is over; RQ ends a run that starts again."""
 
@@ -50,14 +53,15 @@ def read_ended(client: Client, since: datetime, until: datetime | None) -> Answe
     end was stored before its start. Such a row is left out and told by a later, overlapping call.
     """
     mark = new_mark()
+    columns = (*_NEWER.intersection(client.ask("sacct", "--helpformat").split()), *COLUMNS)
     text = client.ask(
         "sacct",
         *("--allusers", "--allocations", "--duplicates", "--local", "--noheader"),
-        *("--parsable2", f"--delimiter={mark}", f"--format={','.join(COLUMNS)}"),
+        *("--parsable2", f"--delimiter={mark}", f"--format={','.join(columns)}"),
         *(f"--state={ENDED}", f"--starttime={_utc(since)}"),
         f"--endtime={_utc(until) if until else 'now'}",
     )
-    complete = (row for row in split_rows(text, COLUMNS, mark) if row["Partition"])
+    complete = (row for row in split_rows(text, columns, mark) if row["Partition"])
     answer = read_each(complete, parse_job)
     runs = {(record.raw_job_id, record.submitted_at): record for record in answer.records}
     answer.records = list(runs.values())
@@ -104,4 +108,5 @@ def parse_job(row: Row) -> JobRecord:
         array_task_id=int(display["task"]) if display["task"] else None,
         het_job_id=first if in_het_job else None,
         het_offset=int(display["offset"]) if in_het_job else None,
+        sluid=fields.sluid(row.get("SLUID")),
     )

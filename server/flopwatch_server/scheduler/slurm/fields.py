@@ -10,6 +10,7 @@ _MOST_DIGITS = 18  # fits 64 bits
 _DURATION = re.compile(r"(?:(?:([0-9]{1,9})-)?([0-9]{1,2}):)?([0-9]{1,2}):([0-9]{2})")
 _NODE_NAMES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
 _STATE = re.compile(r"[A-Z_]+")
+_SLUID = re.compile(r"[A-Za-z0-9]{1,64}")
 _DECIMAL = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}")
 
 NO_TIME = frozenset({"", "N/A", "None", "Unknown", "(null)"})
@@ -85,6 +86,15 @@ def duration_seconds(row: Mapping[str, str], field: str) -> int | None:
 def minutes_as_seconds(row: Mapping[str, str], field: str) -> int | None:
     """Seconds of a limit in whole minutes; None for no limit or one not set."""
     return None if row[field] in NO_LIMIT else whole_number(row, field) * 60
+
+
+def sluid(value: str | None) -> str | None:
+    """A run's id of letters and digits; None where Slurm has none (before 24.11)."""
+    if not value:
+        return None
+    if not _SLUID.fullmatch(value):
+        raise FieldError("sluid", value)
+    return value
 
 
 def state(row: Mapping[str, str], field: str) -> str:

@@ -6,10 +6,14 @@ from flopwatch_server.scheduler.records import PENDING_STATES, RUNNING_STATES, J
 from flopwatch_server.scheduler.slurm import documents
 from flopwatch_server.scheduler.slurm.detail import are_told, gpus_by_node
 from flopwatch_server.scheduler.slurm.documents import Optional
-from flopwatch_server.scheduler.slurm.fields import node_names
+from flopwatch_server.scheduler.slurm.fields import node_names, sluid
 from flopwatch_server.scheduler.slurm.gres import tres_gpu_count
 from flopwatch_server.scheduler.slurm.queue import display_id
 from flopwatch_server.scheduler.slurm.table import Answer, read_each
+
+
+class _StepId(msgspec.Struct):
+    sluid: str | None = None
 
 
 class _Job(msgspec.Struct):
@@ -35,6 +39,7 @@ class _Job(msgspec.Struct):
     array_task_string: str | None
     het_job_id: Optional
     het_job_offset: Optional
+    step_id: _StepId | None = None  # of the whole job, from 25.11 on
 
 
 def parse_queue(text: str) -> Answer[JobRecord]:
@@ -85,4 +90,5 @@ def parse_job(raw: msgspec.Raw) -> JobRecord:
         array_task_id=task if array is not None else None,
         het_job_id=het,
         het_offset=offset,
+        sluid=None if job.step_id is None else sluid(job.step_id.sluid),
     )
