@@ -46,14 +46,16 @@ def test_findings_say_what_to_do_and_go_away_by_themselves_once_mended(
     assert found.first.locator(".severity").get_attribute("class") == "severity warning"
     assert found.first.locator(".remedy").inner_text().startswith("Install the agent there;")
     assert page.locator("#doctor-lead").inner_text() == (
-        f"2 warnings and 1 note on granite, by {len(CHECKS)} checks."
+        f"2 warnings and 1 note on granite; {len(CHECKS)} checks were made."
     )
     mend(server)
     page.get_by_role("heading", name="Nothing to mend").wait_for()
     rows = page.get_by_role("table", name="Checks that were made").locator("tbody tr")
     assert rows.count() == len(CHECKS)
     assert rows.locator(".passed").count() == len(CHECKS)
-    assert page.locator("#doctor-looked-at").inner_text().endswith("1 of 1 report")
+    looked_at = page.locator("#doctor-looked-at").inner_text()
+    assert looked_at.startswith("What was looked at\nExamined\n2")
+    assert looked_at.endswith("1 of 1 report")
 
 
 @pytest.mark.parametrize(
@@ -87,13 +89,13 @@ def test_commands_are_set_as_code_and_apostrophes_are_not() -> None:
 
 
 def test_the_lead_counts_each_kind(server: Server) -> None:
-    checks = [CheckView(name="agents report", looks_for="", findings=0)]
+    checks = [CheckView(name=name, looks_for="", findings=0) for name in ("a", "b")]
     kinds = ("fault", "fault", "note")
     findings = [FindingView(check="", severity=kind, what="", remedy="") for kind in kinds]
     made = Diagnosis(
         cluster="granite", examined_at=server.clock.now, findings=[], checks=checks, sources=[],
         version=None, cgroups={}, agents=0, agents_reporting=0,
     )  # fmt: skip
-    assert words.lead(made) == "Nothing to mend on granite: all 1 check passed."
+    assert words.lead(made) == "Nothing to mend on granite: all 2 checks passed."
     many = made.model_copy(update={"findings": findings})
-    assert words.lead(many) == "2 faults and 1 note on granite, by 1 check."
+    assert words.lead(many) == "2 faults and 1 note on granite; 2 checks were made."

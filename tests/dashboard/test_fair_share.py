@@ -161,9 +161,10 @@ def test_the_course_ends_where_it_is_told_no_more() -> None:
 
 
 def test_a_course_that_has_just_begun_fills_its_chart() -> None:
-    young = [SharePoint(at=NOW - timedelta(minutes=5), effective_usage=0.1)]
-    start, end = figures.course_figure(data(points=young), "7d")["layout"]["xaxis"]["range"]
-    assert end - start == 3_600_000
+    for told_seconds_ago, shown in ((300, 300_000), (2, 60_000)):
+        young = [SharePoint(at=NOW - timedelta(seconds=told_seconds_ago), effective_usage=0.1)]
+        start, end = figures.course_figure(data(points=young), "7d")["layout"]["xaxis"]["range"]
+        assert end - start == shown
 
 
 def test_a_factor_has_a_row_of_its_own() -> None:

@@ -74,4 +74,5 @@ def _worst_first(patient: Patient) -> list[tuple[Check, Finding]]:
 
 
 def _name(check: Check) -> str:
-    return check.__name__.replace("_", " ").replace("gpus", "GPUs")
+    name = check.__name__.replace("_", " ")
+    return name.replace("gpus", "GPUs").replace("gres conf", "gres.conf")

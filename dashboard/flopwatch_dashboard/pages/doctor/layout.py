@@ -140,13 +140,12 @@ def _looked_at_card(found: Diagnosis) -> Component:
     cgroups = [f"{form} on {plural(nodes, 'node')}" for form, nodes in found.cgroups.items()]
     rows = [
         ("Examined", full_time(found.examined_at)),
-        ("Slurm's version", found.version),
+        *([("Slurm's version", found.version)] if found.version else []),
         *(answers or [("Scheduler", "none has told of anything")]),
         ("Agents", agents if found.agents else "none yet"),
-        ("Cgroups", ", ".join(sorted(cgroups))),
+        *([("Cgroups", ", ".join(sorted(cgroups)))] if cgroups else []),
     ]
-    known = [(name, value) for name, value in rows if value]
-    return card("What was looked at", html.Div(facts(known), className="card-body"))
+    return card("What was looked at", html.Div(facts(rows), className="card-body"))
 
 
 def _command_card(cluster: str) -> Component:

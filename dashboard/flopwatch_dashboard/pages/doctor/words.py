@@ -22,7 +22,7 @@ def lead(found: Diagnosis) -> str:
     number = Counter(finding.severity for finding in found.findings)
     told = [plural(number[kind], kind) for kind in _KINDS if number[kind]]
     listed = " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
-    return f"{listed} on {found.cluster}, by {checks}."
+    return f"{listed} on {found.cluster}; {checks} were made."
 
 
 def sentence(clause: str) -> list[str | Component]:

@@ -15,7 +15,7 @@ CHART = "fair-share-course"
 _HEIGHT = 210
 _HEIGHT_WITH_FACTOR = 320
 _TOPS = (5.0, 10.0, 20.0, 50.0, 100.0)
-_SHORTEST_SECONDS = 3600
+_SHORTEST_SECONDS = 60
 _HV = {"type": "scatter", "mode": "lines"}
 
 
