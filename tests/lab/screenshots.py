@@ -30,7 +30,8 @@ def main() -> None:
         ):
             base = f"http://127.0.0.1:{port}"
             job = wait_for(lambda: _reporting_job(base), "a job with history reports MFU", 180)
-            pages = {"overview": "/", "jobs": "/jobs", "job": f"/jobs/{CLUSTER}/{job}"}
+            pages = {"overview": "/", "jobs": "/jobs", "job": f"/jobs/{CLUSTER}/{job}",
+                     "fair-share": "/fair-share?account=nlp", "doctor": "/doctor"}  # fmt: skip
             for scheme in ("light", "dark"):
                 for name, path in pages.items():
                     _take(browser, scheme, base + path, target / f"{name}-{scheme}.png")
