@@ -22,7 +22,7 @@ from tests.dashboard.builders import NOW, run
 def overview(**facts: Any) -> Overview:
     known: dict[str, Any] = {
         "cluster": "granite", "simulated": False, "gpus": 1000, "allocated": 774, "free": 202,
-        "down": 24, "gpus_now": GpuCounts(active=654, low=64, idle=42, shared=14),
+        "reserved": 0, "down": 24, "gpus_now": GpuCounts(active=654, low=64, idle=42, shared=14),
         "tensor_active": 0.26, "mfu": None, "reporting_jobs": 0, "running_jobs": 35,
         "pending_jobs": 5, "power_watts": None, "power_limit_watts": None,
         "newest_sample_at": NOW, "history": [], "history_tensor": [], "history_power_watts": [],
@@ -82,6 +82,14 @@ def test_before_a_scheduler_has_told_of_jobs_no_gpu_is_called_free_or_allocated(
     assert attention.attention_card(data_of(found)).children[1].children == (
         "No scheduler has told of any job yet."
     )
+
+
+def test_the_bands_have_labels_from_the_base_line_up() -> None:
+    labels = [label.children for label in states.state_labels(overview(free=196, reserved=6))]
+    assert [(number.children, word) for number, word in labels] == [
+        ("42", "Idle"), ("64", "Low"), ("654", "Active"), ("14", "Shared, no data"),
+        ("196", "Free"), ("6", "Reserved"), ("24", "Down"),
+    ]  # fmt: skip
 
 
 def test_the_bar_of_an_account_is_as_long_as_its_gpu_hours() -> None:
