@@ -80,10 +80,11 @@ class Report:
 
 @dataclass
 class AttributedReport:
-    """A report with what the agent itself knows of the sender: never what the sender claims.
+    """A report with what the agent itself knows of the sender: never what it alone claims.
 
-    `pid` and `uid` are the kernel's (SCM_CREDENTIALS); `job_id` comes from the pid's cgroup and is
-    None where it tells none. `received_at` is the agent's clock in seconds since 1970.
+    `pid` and `uid` are the kernel's (SCM_CREDENTIALS); `job_id` comes from the pid's cgroup, or
+    from its environment where a drop file of root's says that the job is this user's, else it is
+    None. `received_at` is the agent's clock in seconds since 1970.
     """
 
     report: Report
@@ -148,6 +149,7 @@ class Evidence:
     """A sign of who holds a GPU. `kind`: "prolog", "cgroup" or "environ".
 
     A prolog file names GRES ordinals of the node; a process names the device it computes on.
+    "environ" is what a process claims. A job id has up to 63 bits, as in the feed.
     """
 
     kind: str

@@ -31,6 +31,7 @@ from flopwatch_agent.ownership import (
     prolog_evidence,
     sight,
 )
+from flopwatch_agent.ownership.claims import Claims
 from flopwatch_agent.ownership.local import LocalRuns, Sighting
 from flopwatch_agent.reports import ReportBook, ReportSocket
 from flopwatch_agent.sampler import Interval
@@ -98,11 +99,14 @@ class Agent:
         self._processes = ProcessEvidence(lambda pid: process.owner_of(proc, pid, slurmd_name))
         self._booted_at = host.boot_time(proc)
         self._local: LocalRuns | None = None
-        job_of = partial(process.proven_job, proc, slurmd_name=slurmd_name)
         if settings.local_runs:
-            self._local = LocalRuns(proc, self._booted_at, job_of)
+            in_a_job = partial(process.proven_job, proc, slurmd_name=slurmd_name)
+            self._local = LocalRuns(proc, self._booted_at, in_a_job)
         self._local_lane = ReadingLane[Sighting]("local runs")
-        self._reports = ReportBook(self._local.job_of if self._local else job_of, now)
+        local, claims = self._local, Claims(proc, settings.prolog_dir, self._booted_at, slurmd_name)
+        self._reports = ReportBook(
+            (lambda pid, _uid: local.job_of(pid)) if local else claims.job_of, now
+        )
         self._closed: list[tuple[Key, Interval]] = []
         self._gaps: list[Gap] = []
         self._next_end: int | None = None

@@ -1,7 +1,8 @@
 """The socket that training processes write to.
 
-Only the kernel's word counts for who sent a report: pid and user from SCM_CREDENTIALS, the job from
-that pid's cgroup. A flood costs its sender's reports, not the agent's memory.
+Only the kernel's word counts for who sent a report: pid and user from SCM_CREDENTIALS. Whose job
+that process is in, `ownership.claims` says. A flood costs its sender's reports, not the agent's
+memory.
 """
 
 import logging
@@ -26,13 +27,17 @@ MOST_BYTES = 4 << 20
 _LEAST_BYTES = -(-MOST_BYTES // MAX_ENTRIES)
 """A smaller report counts as this many, so that no more are kept than a batch may hold."""
 
-_Sender = tuple[int, str]
+_Sender = tuple[int, int, str]
+"""Pid, uid and what the process drew for itself: nobody becomes another user's process."""
+
+JobOf = Callable[[int, int], int | None]
+"""The job of a process, by the pid and the user that the kernel names; None where none is sure."""
 
 
 class ReportBook:
     """The newest report of each process since the last `take`."""
 
-    def __init__(self, job_of: Callable[[int], int | None], now: Callable[[], float]) -> None:
+    def __init__(self, job_of: JobOf, now: Callable[[], float]) -> None:
         self._job_of = job_of
         self._now = now
         self._lock = threading.Lock()
@@ -56,7 +61,7 @@ class ReportBook:
         except ValueError as error:
             self._refuse(str(error))
             return
-        sender = (pid, report.boot)
+        sender = (pid, uid, report.boot)
         attributed = AttributedReport(report, pid, uid, self._job(sender), self._now())
         with self._lock:
             if report.sequence <= self._sequences.get(sender, -1):
@@ -93,7 +98,8 @@ class ReportBook:
 
     def _job(self, sender: _Sender) -> int | None:
         """A last report may come from a process that is gone: its job is remembered."""
-        job = self._job_of(sender[0])
+        pid, uid, _boot = sender
+        job = self._job_of(pid, uid)
         if job is None:
             return self._jobs.get(sender)
         _remember(self._jobs, sender, job)

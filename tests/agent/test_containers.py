@@ -96,7 +96,7 @@ def outside_pid(process: "subprocess.Popen[str]") -> int:
 def test_the_kernel_tells_the_pid_outside_of_a_process_in_a_container(
     folder: Path, training: "subprocess.Popen[str]"
 ) -> None:
-    reports = ReportBook(lambda pid: 18 if pid == outside_pid(training) else None, time.time)
+    reports = ReportBook(lambda pid, _uid: 18 if pid == outside_pid(training) else None, time.time)
     ReportSocket(folder / "hook.sock", reports).start()
     assert hello(training) == "1 0 ['flopwatch']"
     assert ask(training) == "0"
@@ -112,7 +112,7 @@ def test_a_container_outlives_the_agent_and_finds_the_next_one(
     hello(training)
     assert ask(training) == "1"
     for expected in (1, 2):
-        reports = ReportBook(lambda _: None, time.time)
+        reports = ReportBook(lambda _pid, _uid: None, time.time)
         ReportSocket(folder / "hook.sock", reports).start()
         assert ask(training) == "1"
         (report,) = wait_for(reports.take)
@@ -126,7 +126,7 @@ sys.path.insert(0, {str(SOURCE)!r})
 from pathlib import Path
 from flopwatch_agent.reports import ReportBook, ReportSocket
 logging.basicConfig(stream=sys.stdout)
-reports = ReportBook(lambda _: 18, lambda: 0.0)
+reports = ReportBook(lambda _pid, _uid: 18, lambda: 0.0)
 ReportSocket(Path(sys.argv[1]), reports).start()
 for line in sys.stdin:
     reports.complain()

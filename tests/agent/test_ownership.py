@@ -123,9 +123,44 @@ def test_with_several_slurmd_on_a_host_each_agent_counts_its_own_jobs(proc: Proc
     assert owner_of(proc.root, 8, "node1") == ProcessOwner("environ", 18, os.getuid())
 
 
-@pytest.mark.parametrize("claim", ["", "x", "-3", "12345678901", "1 2"])
+NO_IDS = ["", "0", "x", "-3", "007", "1 2", "+1", "\u0663", "9223372036854775808", "1" * 20]
+
+
+@pytest.mark.parametrize("claim", [*NO_IDS, "1\n"])
 def test_a_claim_that_is_no_job_id_counts_for_nothing(claim: str) -> None:
-    assert environ.job_in(f"SLURM_JOB_ID={claim}".encode(), None) is None
+    assert environ.job_in(f"SLURM_JOB_ID={claim}\0".encode(), None) is None
+
+
+@pytest.mark.parametrize("told", NO_IDS)
+def test_a_drop_file_of_no_job_id_is_spoilt(told: str) -> None:
+    with pytest.raises(ValueError, match="SLURM_JOB_ID"):
+        prolog.parse(f"SLURM_JOB_ID={told}\nSLURM_JOB_GPUS=0\n", since=0.0)
+
+
+@pytest.mark.parametrize("job_id", [1, 4294967295, 2**63 - 1])
+def test_ids_of_63_bits_are_read(job_id: int, tmp_path: Path) -> None:
+    assert environ.job_in(f"SLURM_JOB_ID={job_id}\0".encode(), None) == job_id
+    (tmp_path / str(job_id)).write_text(f"SLURM_JOB_ID={job_id}\nSLURM_JOB_GPUS=0\n")
+    assert [held.job_id for held in prolog.held(tmp_path, booted_at=0.0)] == [job_id]
+
+
+# By hand: what each environment says, as the kernel gives it.
+ENVIRONMENTS = {
+    b"SLURM_JOB_ID=7\0FLOPWATCH_JOB_ID=1099511627783\0": 1099511627783,
+    b"FLOPWATCH_JOB_ID=\0SLURM_JOB_ID=7\0": 7,
+    b"MY_SLURM_JOB_ID=8\0SLURM_JOB_IDS=9\0X=SLURM_JOB_ID=10\0": None,
+    b"SLURM_JOB_ID=7\0SLURM_JOB_ID=8\0": 7,  # as getenv has it
+    b"\xff\xfe\0=\0\0==\0NAME\0\x1b[2J=\xc3\x28\0SLURM_JOB_ID=7\0\xff": 7,
+    b"SLURM_JOB_ID=7\xff\0": None,
+    b"SLURM_JOB_ID=\xd9\xa3\0": None,  # an Arabic three
+    b"A=b\0SLURM_JOB_ID=12": None,  # cut off: 12345 for all that is known
+    b"": None,
+}
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=repr)
+def test_an_environment_may_hold_anything(environment: bytes) -> None:
+    assert environ.job_in(environment, None) == ENVIRONMENTS[environment]
 
 
 def test_a_process_that_is_gone_belongs_to_nobody(proc: Processes) -> None:
@@ -204,6 +239,7 @@ def test_spoilt_and_left_over_drop_files_are_passed_over(tmp_path: Path) -> None
     (tmp_path / "21").write_text("SLURM_JOB_ID=21\nSLURM_JOB_GPUS=\n")
     (tmp_path / "22").write_text("SLURM_JOB_GPUS=0\n")
     (tmp_path / "23").write_text("SLURM_JOB_ID=23\nSLURM_JOB_GPUS=zero\n")
+    (tmp_path / "27").write_text(f"SLURM_JOB_ID=27\nSLURM_JOB_GPUS=0-{10**30}\n")
     (tmp_path / "24").write_text("SLURM_JOB_ID=24\nSLURM_JOB_GPUS=2\n")
     os.utime(tmp_path / "24", (500.0, 500.0))  # before the node's start
     (tmp_path / ".25.new").write_text("SLURM_JOB_ID=25\nSLURM_JOB_GPUS=3\n")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,13 @@ from flopwatch.wire import (
     Report,
     encode_report,
 )
-from flopwatch_agent.reports import MOST_BYTES, MOST_BYTES_OF_USER, ReportBook, ReportSocket
+from flopwatch_agent.reports import (
+    MOST_BYTES,
+    MOST_BYTES_OF_USER,
+    JobOf,
+    ReportBook,
+    ReportSocket,
+)
 from flopwatch_server.telemetry.header import check_header
 
 
@@ -34,7 +39,7 @@ def report(boot: str = "b1", sequence: int = 1, **fields: Any) -> Report:
     return Report(boot, sequence, **(values | fields))
 
 
-def book(job_of: Callable[[int], int | None] = lambda _: 18) -> ReportBook:
+def book(job_of: JobOf = lambda _pid, _uid: 18) -> ReportBook:
     return ReportBook(job_of, lambda: 1000.0)
 
 
@@ -51,13 +56,16 @@ def test_only_the_newest_report_of_each_process_is_sent_and_only_once() -> None:
 
 
 def test_a_last_report_of_a_process_that_is_gone_keeps_its_job() -> None:
-    jobs: dict[int, int] = {7: 18}
-    reports = book(jobs.get)
+    jobs = {(7, 1001): 18}
+    reports = book(lambda pid, uid: jobs.get((pid, uid)))
     reports.add(encode_report(report(sequence=1)), 7, 1001)
     jobs.clear()
     reports.add(encode_report(report(sequence=2)), 7, 1001)
     reports.add(encode_report(report(boot="another")), 7, 1001)
-    assert [each.job_id for each in reports.take()] == [18, None]
+    reports.add(encode_report(report(sequence=3)), 7, 666)  # the pid is another user's by now
+    assert [(each.uid, each.job_id) for each in reports.take()] == [
+        (1001, 18), (1001, None), (666, None),
+    ]  # fmt: skip
 
 
 SPOILT: list[dict[str, Any]] = [
@@ -169,7 +177,8 @@ def test_many_users_together_are_bounded_too() -> None:
 
 def test_the_kernel_says_who_sent_a_report_whatever_the_report_says(tmp_path: Path) -> None:
     path = tmp_path / "run/hook.sock"
-    reports = book({os.getpid(): 18}.get)
+    jobs = {(os.getpid(), os.getuid()): 18}
+    reports = book(lambda pid, uid: jobs.get((pid, uid)))
     ReportSocket(path, reports).start()
     assert path.stat().st_mode & 0o777 == 0o666
     assert path.parent.stat().st_mode & 0o777 == 0o755

@@ -1,20 +1,28 @@
-"""Drop files of the prolog: which GRES ordinals a job was given, before any process exists."""
+"""Drop files of the prolog: which GRES ordinals a job was given, before any process exists.
+
+They count for root's own word, so only what nobody else can have written is read: a plain file of
+root or of the agent's own user, in a folder of one of them.
+"""
 
 import logging
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG, S_IWGRP, S_IWOTH
+
+from flopwatch_agent.ownership import job_id
 
 _log = logging.getLogger(__name__)
 
-_FILE_NAME = re.compile(r"\d{1,10}")
+_UID = re.compile(r"[0-9]{1,10}")
 _MOST_BYTES = 65536
 _MOST_ORDINALS = 1024  # as many as a batch may tell
 
 
 @dataclass(frozen=True)
 class Held:
-    """A job holds these positions of the node's GRES list, since its prolog ran."""
+    """A job of this user holds these positions of the node's GRES list, since its prolog ran."""
 
     job_id: int
     ordinals: list[int]
@@ -25,37 +33,58 @@ class Held:
 def parse(text: str, since: float) -> Held:
     """The KEY=VALUE lines that deploy/slurm/prolog.sh writes; raise ValueError if they aren't."""
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    job_id = fields.get("SLURM_JOB_ID", "")
-    if not _FILE_NAME.fullmatch(job_id):
-        raise ValueError(f"SLURM_JOB_ID is {job_id!r}")
+    told = fields.get("SLURM_JOB_ID", "")
+    number = job_id.parse(told)
+    if number is None:
+        raise ValueError(f"SLURM_JOB_ID is {told!r}")
+    uid = fields.get("SLURM_JOB_UID", "")
     return Held(
-        int(job_id),
+        number,
         _ordinals(fields.get("SLURM_JOB_GPUS", "")),
-        _number(fields.get("SLURM_JOB_UID", "")),
+        int(uid) if _UID.fullmatch(uid) else None,
         since,
     )
 
 
 def held(folder: Path, booted_at: float) -> list[Held]:
-    """All drop files of jobs with GPUs. One from before the node's start is a lost epilog's."""
-    found = []
+    """What jobs with GPUs hold, by their drop files. One of a lost epilog counts until the node
+    starts again."""
     try:
-        paths = [path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name)]
+        names = sorted(os.listdir(folder))
     except OSError:
         return []
-    for path in sorted(paths):
-        try:
-            since = path.stat().st_mtime
-            with path.open(errors="replace") as file:
-                job = parse(file.read(_MOST_BYTES), since)
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            _log.debug("drop file %s: %s", path, error)
-            continue
-        if job.ordinals and since >= booted_at:
-            found.append(job)
-    return found
+    ids = (job_id.parse(name) for name in names)
+    jobs = (of_job(folder, number, booted_at) for number in ids if number is not None)
+    return [job for job in jobs if job is not None and job.ordinals]
+
+
+def of_job(folder: Path, number: int, booted_at: float) -> Held | None:
+    """What the drop file of a job says; None if there is none that can be believed."""
+    try:
+        _check_owner(folder.stat())
+        job = _read(folder / str(number))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _log.debug("drop file of job %d in %s: %s", number, folder, error)
+        return None
+    return job if job.job_id == number and job.since >= booted_at else None
+
+
+def _read(path: Path) -> Held:
+    # A link may lead to a file that says the same of another time, and a pipe would never answer.
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), errors="replace") as file:
+        status = os.fstat(file.fileno())
+        _check_owner(status)
+        if not S_ISREG(status.st_mode):
+            raise ValueError("it is no plain file")
+        return parse(file.read(_MOST_BYTES), status.st_mtime)
+
+
+def _check_owner(status: os.stat_result) -> None:
+    """Raise ValueError for what anybody but root and the agent's own user may write to."""
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (S_IWGRP | S_IWOTH):
+        raise ValueError("users may write to it")
 
 
 def _ordinals(text: str) -> list[int]:
@@ -63,12 +92,8 @@ def _ordinals(text: str) -> list[int]:
     ordinals: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        span = range(int(first), int(last or first) + 1)
-        if len(span) + len(ordinals) > _MOST_ORDINALS:
+        start, end = int(first), int(last or first) + 1
+        if end - start + len(ordinals) > _MOST_ORDINALS:
             raise ValueError(f"too many GPUs: {text[:50]}")
-        ordinals += span
+        ordinals += range(start, end)
     return ordinals
-
-
-def _number(text: str) -> int | None:
-    return int(text) if _FILE_NAME.fullmatch(text) else None
