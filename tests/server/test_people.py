@@ -355,3 +355,19 @@ def test_days_reach_back_from_now(house: House) -> None:
     query = {"cluster": "granite", "account": "vision", "user": "alice", "days": "1"}
     answer = http.get("/api/v1/fair-share/history", params=query)
     assert [point["raw_usage"] for point in answer.json()["points"]] == [2, 3]
+
+
+def test_of_shares_older_than_ninety_days_the_last_of_each_day_is_left(
+    house: House, database: Database
+) -> None:
+    hours = [*range(0, 72, 6), 71]  # from 9:00 on: two whole days lie between two parts of some
+    with database.session() as session:
+        site = Site(World(session))
+        for number, hour in enumerate(hours):
+            site.tell(at(60 * hour), shares=[replace(ALICE, raw_usage=number)])
+    old = at(60 * 24 * 90 + 60 * 48 + 1)  # two days of them are older than ninety
+    service.thin_shares(replace(house, clock=lambda: old))
+    with database.session() as session:
+        left = session.scalars(select(Share.hour).order_by(Share.hour)).all()
+    # 9:00, 15:00, 21:00 | 3:00 to 21:00 | 3:00, 9:00 and, young enough, the rest.
+    assert left == [at(60 * hour) for hour in (12, 36, 54, 60, 66, 71)]

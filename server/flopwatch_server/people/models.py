@@ -67,6 +67,7 @@ class Share(Base):
     An hour in which nothing changed has no row: a row holds until the next one. Usage decays, so
     the shares of all who have used anything change with every poll. 5,000 associations that are
     read every 5 minutes would make 1.4 million rows a day; by the hour they make 120,000 at most.
+    After 90 days one a day is left (`service.thin_shares`).
     `level_fs` is infinite (as PostgreSQL and Python know it) while nothing has been used.
     """
 

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Select,
     Text,
     all_,
+    delete,
     func,
     literal,
     or_,
@@ -132,6 +133,25 @@ def add_shares(session: Session, rows: Sequence[Told]) -> None:
     changes = {name: new.excluded[name] for name in ("at", *VALUES)}
     session.execute(
         new.on_conflict_do_update(index_elements=["association_id", "hour"], set_=changes), rows
+    )
+
+
+def thin(session: Session, start: datetime, end: datetime) -> None:
+    """Of the shares of hours within [start, end), keep the last of each day."""
+    later = aliased(Share)
+    day, days = (func.date_trunc("day", hour, "UTC") for hour in (Share.hour, later.hour))
+    session.execute(
+        delete(Share)
+        .where(
+            Share.hour >= start,
+            Share.hour < end,
+            select(later.hour)
+            .where(
+                later.association_id == Share.association_id, later.hour > Share.hour, days == day
+            )
+            .exists(),
+        )
+        .execution_options(synchronize_session=False)
     )
 
 

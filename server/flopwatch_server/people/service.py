@@ -1,7 +1,7 @@
 """People and their fair share: what the scheduler says goes in, what a person may see comes out."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.database.text import storable
 from flopwatch_server.fleet.repository.clusters import the_cluster
-from flopwatch_server.house import NotFound
+from flopwatch_server.house import House, NotFound
 from flopwatch_server.people import repository
 from flopwatch_server.people.models import Share
 from flopwatch_server.people.repository import VALUES, Key
@@ -24,6 +24,9 @@ from flopwatch_server.scheduler.records import AssociationRecord, People, ShareR
 SLURM_SHARES = "slurm shares"
 FED_SHARES = "feed shares"
 """The kinds of source that tell of fair share."""
+
+HOURLY_FOR = timedelta(days=90)
+_WEEK = timedelta(days=7)
 
 
 def apply_people(
@@ -96,6 +99,16 @@ def apply_fed_shares(
     )
     apply_people(session, cluster_id, People(associations, ()), now, complete=complete)
     apply_shares(session, cluster_id, shares, now)
+
+
+def thin_shares(house: House) -> None:
+    """Keep one row a day of the shares that are old: which day it was is all one asks by then.
+
+    A turn looks at a week, so that what a pause has left is made up for.
+    """
+    now = house.clock()
+    with house.database.session() as session:
+        repository.thin(session, now - HOURLY_FOR - _WEEK, now - HOURLY_FOR)
 
 
 def fair_share(session: Session, principal: Principal, cluster: str) -> FairShare:

@@ -7,6 +7,7 @@ from flopwatch_server.fleet.repository.clusters import every_cluster
 from flopwatch_server.house import House
 from flopwatch_server.jobs import service as jobs
 from flopwatch_server.jobs.local import service as local
+from flopwatch_server.people.service import thin_shares
 from flopwatch_server.scheduler.records import Scheduler
 from flopwatch_server.scheduler.slurm import Slurm
 from flopwatch_server.scheduler.slurm.rest import Client, SlurmRest
@@ -36,6 +37,7 @@ def periodic_tasks(settings: Settings) -> list[Task]:
         Task("use", 20, recompute_use),
         Task("mfu", 60, recompute_mfus),
         Task("retention", 3600, drop_expired),
+        Task("old shares", 3600, thin_shares),
     ]
     if settings.slurm_cluster:
         poll = SlurmPoll(settings.slurm_cluster, _slurm(settings, settings.slurm_cluster))
