@@ -256,25 +256,17 @@ def test_an_allocation_waits_for_an_agent_that_reports_later(database: Database)
         assert set(found) == {*devices.values(), None}
 
 
-@pytest.mark.parametrize(
-    ("raw_job_id", "kind", "confidence"),
-    [
-        (481340, "cgroup", "certain"),
-        (999, "cgroup", "disputed"),
-        (481340, "environ", "likely"),
-        (999, "environ", "likely"),
-    ],
-)
+@pytest.mark.parametrize(("raw_job_id", "confidence"), [(481340, "certain"), (999, "disputed")])
 def test_a_process_of_the_same_job_makes_the_device_certain_and_a_strangers_disputed(
-    database: Database, raw_job_id: int, kind: str, confidence: str
+    database: Database, raw_job_id: int, confidence: str
 ) -> None:
     with database.session() as session:
         devices = _place(session, "g1", {"GPU-a": 0})
         tell(session, RUNNING, minute=2)
         node_id = session.scalars(select(Node.id).where(Node.name == "g1")).one()
         session.add(
-            Evidence(node_id=node_id, kind=kind, raw_job_id=raw_job_id, device_id=devices["GPU-a"],
-                     pid=77, uid=1000, first_seen_at=at(2), last_seen_at=at(3))
+            Evidence(node_id=node_id, kind="cgroup", raw_job_id=raw_job_id, pid=77,
+                     device_id=devices["GPU-a"], uid=1000, first_seen_at=at(2), last_seen_at=at(3))
         )  # fmt: skip
         tell(session, RUNNING, minute=4)
         session.expire_all()

@@ -28,13 +28,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.visibility import may_see
 from flopwatch_server.fleet.models import Cluster, Device, Node
 from flopwatch_server.jobs import identity
-from flopwatch_server.jobs.models import Allocation, Evidence, Run
+from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.scheduler.records import PENDING_STATES
 
@@ -310,56 +310,6 @@ def unresolved(session: Session, cluster_id: int, since: datetime) -> Sequence[A
             Allocation.gres_ordinal.is_not(None),
         )
     ).all()
-
-
-def weigh_processes(session: Session, cluster_id: int) -> None:
-    """Compare what is held now with the processes that were seen on its devices.
-
-    One of the same job makes the device certain. One of a job that was never given the device
-    makes it disputed: somebody is wrong about who holds it, so nobody is told to be idle on it.
-    """
-    seen = (
-        select(Evidence.id)
-        .join(Run, Run.id == Allocation.run_id)
-        .where(
-            Evidence.kind == "cgroup",
-            Evidence.node_id == Allocation.node_id,
-            Evidence.device_id == Allocation.device_id,
-        )
-        .correlate(Allocation)
-    )
-    own = seen.where(
-        Evidence.raw_job_id == Run.raw_job_id, Evidence.last_seen_at >= Allocation.valid_from
-    )
-    given, holder = aliased(Allocation), aliased(Run)
-    was_given = (
-        select(given.id)
-        .join(holder, holder.id == given.run_id)
-        .where(given.device_id == Evidence.device_id, holder.raw_job_id == Evidence.raw_job_id)
-        .correlate(Evidence)
-        .exists()
-    )
-    foreign = seen.where(Evidence.first_seen_at >= Allocation.valid_from, ~was_given)
-    _set_confidence(session, cluster_id, ("likely", "disputed"), own.exists(), "certain")
-    _set_confidence(
-        session, cluster_id, ("likely",), ~Allocation.shared & foreign.exists(), "disputed"
-    )
-
-
-def _set_confidence(
-    session: Session, cluster_id: int, old: Sequence[str], which: ColumnElement[bool], new: str
-) -> None:
-    session.execute(
-        update(Allocation)
-        .where(
-            Allocation.valid_to.is_(None),
-            Allocation.confidence.in_(old),
-            Allocation.node_id.in_(select(Node.id).where(Node.cluster_id == cluster_id)),
-            which,
-        )
-        .values(confidence=new)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def with_allocations(session: Session, wanted: Iterable[int]) -> set[int]:

@@ -1,0 +1,108 @@
+"""SQL that compares allocations with the processes that agents saw on their devices."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, Interval, Select, literal, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from flopwatch_server.fleet.models import Node
+from flopwatch_server.jobs.models import Allocation, Evidence, Run
+
+_LINGER = literal(timedelta(minutes=2), Interval)
+"""So long may processes of a job that has ended still be seen: Slurm gives them KillWait (30 s) and
+UnkillableStepTimeout (60 s), and agents look every ten seconds."""
+
+_given, _holder = aliased(Allocation), aliased(Run)
+_was_given = (
+    select(_given.id)
+    .join(_holder, _holder.id == _given.run_id)
+    .where(_given.device_id == Evidence.device_id, _holder.raw_job_id == Evidence.raw_job_id)
+    .correlate(Evidence)
+)
+
+
+def weigh_processes(session: Session, cluster_id: int) -> None:
+    """Compare what is held now with the processes that were seen on its devices.
+
+    * The cgroup of the holder's own job is proof: the device is certain, whatever else is seen.
+    * The cgroup of a job that was never given the device makes it disputed, unless it is shared:
+      somebody is wrong about who holds it, so nobody is told to be idle on it.
+    * A claim, which is what a process's environment says where no cgroup tells, is never proof, for
+      anybody may write anything there. A foreign one disputes as a cgroup does; see `_is_foreign`.
+    """
+    proven = _seen("cgroup")
+    own = proven.where(
+        Evidence.raw_job_id == Run.raw_job_id, Evidence.last_seen_at >= Allocation.valid_from
+    )
+    foreign = proven.where(Evidence.first_seen_at >= Allocation.valid_from, ~_was_given.exists())
+    claim = _seen("environ").where(_is_foreign())
+    _set_confidence(session, cluster_id, ("likely", "disputed"), own.exists(), "certain")
+    for sign in (foreign, claim):
+        which = ~Allocation.shared & sign.exists()
+        _set_confidence(session, cluster_id, ("likely",), which, "disputed")
+
+
+def _seen(kind: str) -> Select[int]:
+    """The processes on an allocation's device."""
+    return (
+        select(Evidence.id)
+        .join(Run, Run.id == Allocation.run_id)
+        .where(
+            Evidence.kind == kind,
+            Evidence.node_id == Allocation.node_id,
+            Evidence.device_id == Allocation.device_id,
+        )
+        .correlate(Allocation)
+    )
+
+
+def _is_foreign() -> ColumnElement[bool]:
+    """Whether a claim, seen when the job before had time to end, is of somebody else's job.
+
+    It is if the job that it names does not hold the device, nor did until just now: without cgroups
+    a process can outlive its job, and its environment stays. It is not if it may be the holder's
+    own process all the same: in a heterogeneous job SLURM_JOB_ID may be the first component's, and
+    a shell that salloc starts has the id of a job elsewhere, though it stays in the one it was
+    typed into. A task of an array has an id of its own.
+    """
+    until_now = or_(_given.valid_to.is_(None), _given.valid_to >= Evidence.last_seen_at - _LINGER)
+    same = aliased(Run)
+    is_users_own = (
+        select(same.id)
+        .where(
+            same.cluster_id == Run.cluster_id,
+            same.raw_job_id == Evidence.raw_job_id,
+            same.user_name == Run.user_name,
+        )
+        .correlate(Run, Evidence)
+    )
+    was_here = (
+        select(_given.id)
+        .join(_holder, _holder.id == _given.run_id)
+        .where(_given.node_id == Evidence.node_id, _holder.raw_job_id == Evidence.raw_job_id)
+        .correlate(Evidence)
+    )
+    return (
+        (Evidence.last_seen_at >= Allocation.valid_from + _LINGER)
+        & (Evidence.raw_job_id != Run.raw_job_id)
+        & Evidence.raw_job_id.is_distinct_from(Run.het_job_id)
+        & ~_was_given.where(until_now).exists()
+        & ~(is_users_own.exists() & ~was_here.exists())
+    )
+
+
+def _set_confidence(
+    session: Session, cluster_id: int, old: Sequence[str], which: ColumnElement[bool], new: str
+) -> None:
+    session.execute(
+        update(Allocation)
+        .where(
+            Allocation.valid_to.is_(None),
+            Allocation.confidence.in_(old),
+            Allocation.node_id.in_(select(Node.id).where(Node.cluster_id == cluster_id)),
+            which,
+        )
+        .values(confidence=new)
+        .execution_options(synchronize_session=False)
+    )
