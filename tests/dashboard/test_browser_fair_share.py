@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page
+from sqlalchemy import update
 
+from flopwatch.gpus import PeakTable
+from flopwatch_dashboard.address import Address, find_place
+from flopwatch_dashboard.live.reading import Ask, Reading
+from flopwatch_dashboard.pages.fair_share.live import live
+from flopwatch_dashboard.services import Visit, read_as
 from flopwatch_server.access.principal import Principal
+from flopwatch_server.house import House
+from flopwatch_server.jobs.models import Run
+from flopwatch_server.settings import Settings
 from tests.dashboard import cluster, shares
 from tests.dashboard.conftest import Clock, Server, serve
 from tests.dashboard.screen import go
@@ -121,9 +130,34 @@ def test_what_is_told_while_the_page_is_open_comes_into_the_same_chart(
     with server.database.session() as session:
         shares.tell(session, server.clock.now, used)
     wait_for(lambda: course(page, 3)[0]["y"][-1] == 13, "the new usage", 20)
-    assert course(page, 3)[0]["x"][-1] == before[0]["x"][-1] + 300_000
+    assert course(page, 3)[0]["x"][-1] == before[0]["x"][-1] + 600_000  # both are when it was told
     assert page.evaluate("document.querySelector('#fair-share-course .js-plotly-plot').ours")
     assert ["carol", "25 %", "13 %", "", "1.92", "0.500"] in rows(page, "Users")
+
+
+def test_a_reading_is_the_same_again_until_something_is_told_or_waits(server: Server) -> None:
+    address = Address.parse("/fair-share", "?account=vision")
+    house = House(server.database, Settings(), PeakTable.load(), server.clock)
+
+    def read(before: Reading | None) -> Reading:
+        def of_place(visit: Visit) -> Reading:
+            return live(visit, find_place(visit, address, {}), Ask(before, [None]))
+
+        return read_as(house, Principal("ada", "admin"), of_place)
+
+    first = read(None)
+    server.clock.advance(5)
+    again = read(first)
+    assert again.parts is first.parts
+    assert again.freshness["now"] == first.freshness["now"] + 5
+    with server.database.session() as session:
+        shares.tell(session, server.clock.now)
+    told = read(again)
+    assert told.freshness["newest"] == server.clock.now.timestamp()
+    assert told.parts is not first.parts
+    with server.database.session() as session:
+        session.execute(update(Run).where(Run.display_id == cluster.WAITING).values(gpu_count=16))
+    assert b"waits for 16 GPUs" in bytes(read(told).parts["fair-share-lead"])
 
 
 def test_what_does_not_exist_or_may_not_be_seen_is_not_found(

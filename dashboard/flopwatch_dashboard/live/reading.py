@@ -62,7 +62,8 @@ class Reading:
 
     A browser whose page has another `shape` lacks places for what came and asks for the page anew.
     Where charts have points, `points` is their step and the time up to which they are settled, and
-    all later than `covers` were read: 0 is all of the window.
+    all later than `covers` were read: 0 is all of the window. A page that costs much to read keeps
+    in `made_of` what it depends on, so that the next reading can be the same again.
     """
 
     shape: Any
@@ -72,6 +73,7 @@ class Reading:
     points: tuple[int, int] = (0, 0)
     covers: int = 0
     rows: Mapping[str, Any] | None = None
+    made_of: Any = None
 
     @property
     def cursor(self) -> Cursor:

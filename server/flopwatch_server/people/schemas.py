@@ -42,16 +42,21 @@ class AssociationShare(ShareValues):
     changed_at: datetime | None
 
 
-class FairShare(BaseModel):
-    """The fair share of a cluster, told last at `told_at`: None if no scheduler ever told of it.
+class SharesTold(BaseModel):
+    """Fair share was told last at `told_at`: None if no scheduler ever told of it.
 
     `error` says why it is not told any more, since `error_since`.
     """
 
-    cluster: str
     told_at: datetime | None
     error: str | None
     error_since: datetime | None
+
+
+class FairShare(SharesTold):
+    """The fair share of a cluster."""
+
+    cluster: str
     shares: list[AssociationShare]
 
 

@@ -18,6 +18,7 @@ from flopwatch_server.people.schemas import (
     FairShare,
     ShareHistory,
     SharePoint,
+    SharesTold,
 )
 from flopwatch_server.scheduler.records import AssociationRecord, People, ShareRecord
 
@@ -111,17 +112,26 @@ def thin_shares(house: House) -> None:
         repository.thin(session, now - HOURLY_FOR - _WEEK, now - HOURLY_FOR)
 
 
-def fair_share(session: Session, principal: Principal, cluster: str) -> FairShare:
-    """The fair share of a cluster's associations that `principal` may see; raises NotFound."""
-    found = the_cluster(session, cluster)
-    sources = repository.sources(session, found.id, (SLURM_SHARES, FED_SHARES))
+def shares_told(session: Session, cluster: str) -> SharesTold:
+    """Whether and when fair share was told, without the figures; raises NotFound."""
+    sources = repository.sources(
+        session, the_cluster(session, cluster).id, (SLURM_SHARES, FED_SHARES)
+    )
     told = [source.last_success_at for source in sources if source.last_success_at]
     failing = next((source for source in sources if source.error is not None), None)
-    return FairShare(
-        cluster=found.name,
+    return SharesTold(
         told_at=max(told, default=None),
         error=failing.error if failing else None,
         error_since=failing.error_since if failing else None,
+    )
+
+
+def fair_share(session: Session, principal: Principal, cluster: str) -> FairShare:
+    """The fair share of a cluster's associations that `principal` may see; raises NotFound."""
+    found = the_cluster(session, cluster)
+    return FairShare(
+        cluster=found.name,
+        **shares_told(session, cluster).model_dump(),
         shares=[
             AssociationShare(
                 account=association.account,

@@ -14,10 +14,10 @@ from urllib.parse import urlencode
 from flopwatch_dashboard.address import Place
 from flopwatch_dashboard.services import Visit
 from flopwatch_server.access.visibility import is_staff
-from flopwatch_server.jobs.schemas import WaitingDemand
+from flopwatch_server.jobs.schemas import WaitingDemand, WaitingGroup
 from flopwatch_server.jobs.waiting import waiting_demand
 from flopwatch_server.people import service as people
-from flopwatch_server.people.schemas import AssociationShare, FairShare, ShareHistory
+from flopwatch_server.people.schemas import AssociationShare, FairShare, ShareHistory, SharesTold
 
 RANGES = {"24h": 1, "7d": 7, "30d": 30, "1y": 366}
 """How far back the course goes, by name in the address, in days."""
@@ -78,6 +78,22 @@ class FairShareData:
     def chosen_share(self) -> AssociationShare | None:
         """What was told last of what is chosen; None of one that is gone."""
         return next((share for share in self.told.shares if chosen_of(share) == self.chosen), None)
+
+
+class Basis(NamedTuple):
+    """What the page is made of: nothing on it changes before one of these does."""
+
+    told: SharesTold
+    waiting: list[WaitingGroup] | None
+
+
+def made_of(visit: Visit, place: Place) -> Basis:
+    """The basis of the page at an address, which costs little to read."""
+    assert place.cluster is not None
+    cluster = place.cluster.name
+    waiting = waiting_demand(visit.session, visit.principal, cluster)
+    groups = None if waiting.told_at is None else waiting.groups
+    return Basis(people.shares_told(visit.session, cluster), groups)
 
 
 def read(visit: Visit, place: Place) -> FairShareData:

@@ -83,8 +83,7 @@ def _told(data: FairShareData) -> list[tuple[datetime, SharePoint]]:
     points = [(max(point.at, data.since), point) for point in data.course.points]
     if not points:
         return []
-    failing = data.told.told_at if data.told.error else None
-    until = data.course.gone_at or failing or data.now
+    until = data.course.gone_at or data.told.told_at or data.now
     return [*points, (max(until, points[-1][0]), points[-1][1])]
 
 

@@ -1,5 +1,6 @@
 """The fair-share page: what waits, accounts at the left, what is chosen of them at the right."""
 
+from datetime import datetime
 from typing import Any
 
 from dash import html
@@ -23,6 +24,7 @@ from flopwatch_dashboard.pages.fair_share.data import (
 from flopwatch_dashboard.pages.fair_share.tables import accounts_card, members_card
 from flopwatch_dashboard.pages.fair_share.waiting import demand_card, tile_strip
 from flopwatch_dashboard.services import call, time_of
+from flopwatch_server.people.schemas import SharesTold
 
 NO_CLUSTER = "no cluster"
 _PERIOD_SECONDS = 300
@@ -52,7 +54,9 @@ async def show(place: Place) -> Shown:
         ]
     )
     ranges = tuple(RANGE_LABELS.items()) if data.chosen is not None else ()
-    return Shown(content, fresh(data), ranges, DEFAULT_RANGE, shape=shape_of(data, place))
+    return Shown(
+        content, fresh(data.told, data.now), ranges, DEFAULT_RANGE, shape=shape_of(data, place)
+    )
 
 
 def parts(data: FairShareData, place: Place) -> dict[str, Any]:
@@ -71,9 +75,9 @@ def parts(data: FairShareData, place: Place) -> dict[str, Any]:
     return found
 
 
-def fresh(data: FairShareData) -> Freshness:
+def fresh(told: SharesTold, now: datetime) -> Freshness:
     """How old the shares are; they are told every five minutes."""
-    return freshness(data.told.told_at, data.now, period_seconds=_PERIOD_SECONDS)
+    return freshness(told.told_at, now, period_seconds=_PERIOD_SECONDS)
 
 
 def shape_of(data: FairShareData, place: Place) -> list[Any]:
