@@ -32,32 +32,36 @@ def lead(data: FairShareData) -> str:
 def _shares_sentence(data: FairShareData) -> str:
     if data.told.told_at is None:
         return "No fair share is known."
-    accounts = [line.share for line in data.accounts if line.share.level_fs is not None]
-    if not accounts:
-        own = next((share for share in data.single_users if share.level_fs), None)
+    levels = {line.share.account: line.share.level_fs for line in data.accounts}
+    known = {account: level for account, level in levels.items() if level is not None}
+    if not known:
+        own = next((share for share in data.single_users if share.level_fs is not None), None)
         return _own_sentence(own) if own else "No association has a share of its own."
-    over = [share for share in accounts if (share.level_fs or math.inf) < 1]
+    over = {account: level for account, level in known.items() if level < 1}
     if not over:
         return "No account has used more than its share."
-    worst = min(over, key=lambda share: share.level_fs or math.inf)
-    have = "has" if len(over) == 1 else "have"
+    worst = min(over, key=over.__getitem__)
+    much = f"{_times(over[worst])} as much" if over[worst] else "without having any"
+    whose = "has used more than its" if len(over) == 1 else "have used more than their"
     return (
-        f"{count(len(over))} of {plural(len(accounts), 'account')} {have} used more than "
-        f"{'its' if len(over) == 1 else 'their'} share; {worst.account} most, "
-        f"{times(worst)} times as much."
+        f"{count(len(over))} of {plural(len(known), 'account')} {whose} share; "
+        f"{worst} most, {much}."
     )
 
 
 def _own_sentence(share: AssociationShare) -> str:
-    where = f"in {share.account}"
-    if math.isinf(share.level_fs or 0.0):
-        return f"{share.user} has used nothing yet {where}."
-    return f"{share.user} has used {times(share)} times their share {where}."
+    level = share.level_fs or 0.0
+    if math.isinf(level):
+        return f"{share.user} has used nothing yet in {share.account}."
+    if not level:
+        return f"{share.user} has no share in {share.account} and has used some."
+    return f"{share.user} has used {_times(level)} their share in {share.account}."
 
 
-def times(share: AssociationShare) -> str:
-    """How many times its share it has used: the inverse of its level."""
-    return f"{1 / (share.level_fs or math.nan):,.2g}"
+def _times(level_fs: float) -> str:
+    """How much was used of a share, "1.2 times": the inverse of its level."""
+    times = 1 / level_fs
+    return f"{times:,.{0 if times >= 9.95 else 1}f} times"
 
 
 def _waiting_sentence(data: FairShareData) -> str:
