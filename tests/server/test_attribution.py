@@ -1,6 +1,7 @@
 """Allocations get their devices, whichever is told first, and what agents see is weighed."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -9,7 +10,7 @@ from flopwatch_server.house import House
 from flopwatch_server.jobs.evidence.repository import weigh_processes
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
 from flopwatch_server.work.schedule import attribute_devices
-from tests.server.world import World, at
+from tests.server.world import T0, World, at
 
 
 def test_a_run_told_before_its_nodes_agent_reports_gets_its_device(house: House) -> None:
@@ -26,8 +27,8 @@ def test_a_run_told_before_its_nodes_agent_reports_gets_its_device(house: House)
 
 # Job "own" of mchen holds GPU 0 of a node since minute 0. Of the others, "bob's" holds GPU 1, "mine
 # here" GPU 2, "mine elsewhere" a GPU of another node, "before" of bob held GPU 0 until minute 0,
-# "bob's on CPUs" and "mine on CPUs" hold none; of "unknown" nobody has heard. A sign is (kind, job,
-# minutes in which it was seen on GPU 0).
+# "bob's on CPUs" and "mine on CPUs" hold none, "next" still waits for all that the scheduler told,
+# and of "unknown" nobody has heard. A sign is (kind, job, minutes in which it was seen on GPU 0).
 Sign = tuple[str, str, float, float]
 CASES: dict[str, tuple[list[Sign], str]] = {
     "nothing is seen": ([], "likely"),
@@ -48,7 +49,12 @@ CASES: dict[str, tuple[list[Sign], str]] = {
     "a job without GPUs that computes on somebody's": (
         [("environ", "bob's on CPUs", 5, 6)], "disputed",
     ),
-    "a job that nobody knows": ([("environ", "unknown", 5, 6)], "disputed"),
+    "a claim of a job that nobody knows": ([("environ", "unknown", 5, 6)], "likely"),
+    "a claim of the next job before its start is told": ([("environ", "next", 29, 30)], "likely"),
+    "the cgroup of the next job": ([("cgroup", "next", 29, 30)], "likely"),
+    "a foreign claim from the start": ([("environ", "bob's", 0, 0.5)], "disputed"),
+    "a foreign claim before the start": ([("environ", "bob's", -9, -1)], "likely"),
+    "a foreign cgroup from before the start": ([("cgroup", "bob's", -1, 1)], "likely"),
     "a job that ends late": ([("environ", "before", -30, 1.9)], "likely"),
     "processes that outlived their job": ([("environ", "before", -30, 30)], "disputed"),
     "one that such a process starts": ([("environ", "before", 20, 30)], "disputed"),
@@ -126,15 +132,15 @@ def held_with(world: World, name: str, signs: list[Sign]) -> Allocation:
     gpus = world.gpus(node, 3)
     first = node.id * 100
 
-    def run(user: str, submitted: float = 0) -> Run:
+    def run(user: str, start: datetime | None = T0) -> Run:
         nonlocal first
         first += 1
-        return world.run(first, at(submitted), submitted_at=at(submitted), user_name=user)
+        return world.run(first, start, submitted_at=at(-90), user_name=user)
 
     jobs = {
         "own": run("mchen"), "bob's": run("bob"), "mine here": run("mchen"),
-        "mine elsewhere": run("mchen"), "before": run("bob", -60), "bob's on CPUs": run("bob"),
-        "mine on CPUs": run("mchen"),
+        "mine elsewhere": run("mchen"), "before": run("bob", at(-60)), "bob's on CPUs": run("bob"),
+        "mine on CPUs": run("mchen"), "next": run("bob", None),
     }  # fmt: skip
     held = world.hold(jobs["own"], node, gpus[0])
     world.hold(jobs["before"], node, gpus[0], end=at(0))

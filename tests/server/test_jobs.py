@@ -262,13 +262,14 @@ def test_a_process_of_the_same_job_makes_the_device_certain_and_a_strangers_disp
 ) -> None:
     with database.session() as session:
         devices = _place(session, "g1", {"GPU-a": 0})
-        tell(session, RUNNING, minute=2)
+        stranger = replace(RUNNING, raw_job_id=999, gpus=())
+        tell(session, RUNNING, stranger, minute=2)
         node_id = session.scalars(select(Node.id).where(Node.name == "g1")).one()
         session.add(
             Evidence(node_id=node_id, kind="cgroup", raw_job_id=raw_job_id, pid=77,
                      device_id=devices["GPU-a"], uid=1000, first_seen_at=at(2), last_seen_at=at(3))
         )  # fmt: skip
-        tell(session, RUNNING, minute=4)
+        tell(session, RUNNING, stranger, minute=4)
         session.expire_all()
         held_device = select(Allocation).where(Allocation.device_id == devices["GPU-a"])
         assert session.scalars(held_device).one().confidence == confidence

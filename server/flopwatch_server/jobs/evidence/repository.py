@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, Interval, Select, literal, or_, select, update
+from sqlalchemy import ColumnElement, Interval, Select, and_, literal, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from flopwatch_server.fleet.models import Node
@@ -13,13 +13,7 @@ _LINGER = literal(timedelta(minutes=2), Interval)
 """So long may processes of a job that has ended still be seen: Slurm gives them KillWait (30 s) and
 UnkillableStepTimeout (60 s), and agents look every ten seconds."""
 
-_given, _holder = aliased(Allocation), aliased(Run)
-_was_given = (
-    select(_given.id)
-    .join(_holder, _holder.id == _given.run_id)
-    .where(_given.device_id == Evidence.device_id, _holder.raw_job_id == Evidence.raw_job_id)
-    .correlate(Evidence)
-)
+_other, _given = aliased(Run), aliased(Allocation)
 
 
 def weigh_processes(session: Session, cluster_id: int) -> None:
@@ -30,15 +24,18 @@ def weigh_processes(session: Session, cluster_id: int) -> None:
       somebody is wrong about who holds it, so nobody is told to be idle on it.
     * A claim, which is what a process's environment says where no cgroup tells, is never proof, for
       anybody may write anything there. A foreign one disputes as a cgroup does; see `_is_foreign`.
+    * A job of which the scheduler has not told that it started says nothing yet: the holder may
+      have ended as well, and that word comes together with the other.
     """
-    proven = _seen("cgroup")
-    own = proven.where(
+    own = _seen("cgroup").where(
         Evidence.raw_job_id == Run.raw_job_id, Evidence.last_seen_at >= Allocation.valid_from
     )
-    foreign = proven.where(Evidence.first_seen_at >= Allocation.valid_from, ~_was_given.exists())
-    claim = _seen("environ").where(_is_foreign())
+    cgroup = _seen_of_others("cgroup").where(
+        Evidence.first_seen_at >= Allocation.valid_from, ~_was_given().exists()
+    )
+    claim = _seen_of_others("environ").where(_is_foreign())
     _set_confidence(session, cluster_id, ("likely", "disputed"), own.exists(), "certain")
-    for sign in (foreign, claim):
+    for sign in (cgroup, claim):
         which = ~Allocation.shared & sign.exists()
         _set_confidence(session, cluster_id, ("likely",), which, "disputed")
 
@@ -57,8 +54,21 @@ def _seen(kind: str) -> Select[int]:
     )
 
 
+def _seen_of_others(kind: str) -> Select[int]:
+    """Those of another job, `_other`, that has started."""
+    return _seen(kind).join(
+        _other,
+        and_(
+            _other.cluster_id == Run.cluster_id,
+            _other.raw_job_id == Evidence.raw_job_id,
+            _other.raw_job_id != Run.raw_job_id,
+            _other.started_at.is_not(None),
+        ),
+    )
+
+
 def _is_foreign() -> ColumnElement[bool]:
-    """Whether a claim, seen when the job before had time to end, is of somebody else's job.
+    """Whether a claim, seen while the device is held, is of somebody else's job.
 
     It is if the job that it names does not hold the device, nor did until just now: without cgroups
     a process can outlive its job, and its environment stays. It is not if it may be the holder's
@@ -67,28 +77,32 @@ def _is_foreign() -> ColumnElement[bool]:
     typed into. A task of an array has an id of its own.
     """
     until_now = or_(_given.valid_to.is_(None), _given.valid_to >= Evidence.last_seen_at - _LINGER)
-    same = aliased(Run)
-    is_users_own = (
-        select(same.id)
-        .where(
-            same.cluster_id == Run.cluster_id,
-            same.raw_job_id == Evidence.raw_job_id,
-            same.user_name == Run.user_name,
-        )
-        .correlate(Run, Evidence)
+    was_here = _allocations_of_other(_given.node_id == Evidence.node_id)
+    return and_(
+        Evidence.last_seen_at >= Allocation.valid_from,
+        _other.raw_job_id.is_distinct_from(Run.het_job_id),
+        ~_was_given().where(until_now).exists(),
+        or_(_other.user_name != Run.user_name, was_here.exists()),
     )
-    was_here = (
-        select(_given.id)
-        .join(_holder, _holder.id == _given.run_id)
-        .where(_given.node_id == Evidence.node_id, _holder.raw_job_id == Evidence.raw_job_id)
-        .correlate(Evidence)
-    )
+
+
+def _was_given() -> Select[int]:
+    """What the other job was ever given of the device."""
+    return _allocations_of_other(_given.device_id == Evidence.device_id)
+
+
+def _allocations_of_other(where: ColumnElement[bool]) -> Select[int]:
+    """All runs of a job are one here: a process that is left of one counts for the next."""
+    holder = aliased(Run)
     return (
-        (Evidence.last_seen_at >= Allocation.valid_from + _LINGER)
-        & (Evidence.raw_job_id != Run.raw_job_id)
-        & Evidence.raw_job_id.is_distinct_from(Run.het_job_id)
-        & ~_was_given.where(until_now).exists()
-        & ~(is_users_own.exists() & ~was_here.exists())
+        select(_given.id)
+        .join(holder, holder.id == _given.run_id)
+        .where(
+            holder.cluster_id == _other.cluster_id,
+            holder.raw_job_id == _other.raw_job_id,
+            where,
+        )
+        .correlate(Evidence, _other)
     )
 
 
