@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
+import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from flopwatch_server.fleet.models import Device, Placement
 from flopwatch_server.house import House
 from flopwatch_server.jobs.evidence.repository import weigh_processes
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
@@ -25,10 +28,55 @@ def test_a_run_told_before_its_nodes_agent_reports_gets_its_device(house: House)
     assert tuple(found) == (device_id, "likely")
 
 
+@pytest.mark.parametrize(
+    ("held", "device"),
+    [
+        ({}, 1),
+        ({"confidence": "disputed"}, 1),
+        ({"confidence": "certain"}, 0),
+        ({"end": at(2)}, 0),
+    ],
+    ids=["found by minors", "disputed", "proved by a process", "over"],
+)
+def test_what_is_held_moves_to_the_device_that_gres_conf_names_later(
+    house: House, held: dict[str, Any], device: int
+) -> None:
+    with house.database.session() as session:
+        world = World(session)
+        node = world.node()
+        gpus = world.gpus(node, 2)
+        ids = [gpu.id for gpu in gpus]
+        world.hold(world.run(), node, gpus[0], 0, **held)
+        for gpu, ordinal in zip(gpus, (1, 0), strict=True):
+            placement = session.get_one(Placement, (gpu.id, T0))
+            placement.gres_ordinal, placement.ordinal_source = ordinal, "gres.conf"
+    attribute_devices(replace(house, clock=lambda: at(3)))
+    with house.database.session() as session:
+        assert session.scalars(select(Allocation.device_id)).one() == ids[device]
+
+
+def test_a_gpu_that_was_exchanged_keeps_what_was_held_on_it(house: House) -> None:
+    with house.database.session() as session:
+        world = World(session)
+        node = world.node()
+        gone, _ = world.gpus(node, 2)
+        world.hold(world.run(), node, gone, 0)
+        session.get_one(Placement, (gone.id, T0)).valid_to = at(2)
+        new = world.add(Device(uuid="GPU-new", instance="", profile="", valid_from=at(2),
+                               model="H100"))  # fmt: skip
+        world.add(Placement(device_id=new.id, valid_from=at(2), node_id=node.id, minor=0,
+                            gres_ordinal=0, ordinal_source="gres.conf"))  # fmt: skip
+        known = gone.id
+    attribute_devices(replace(house, clock=lambda: at(3)))
+    with house.database.session() as session:
+        assert session.scalars(select(Allocation.device_id)).one() == known
+
+
 # Job "own" of mchen holds GPU 0 of a node since minute 0. Of the others, "bob's" holds GPU 1, "mine
-# here" GPU 2, "mine elsewhere" a GPU of another node, "before" of bob held GPU 0 until minute 0,
-# "bob's on CPUs" and "mine on CPUs" hold none, "next" still waits for all that the scheduler told,
-# and of "unknown" nobody has heard. A sign is (kind, job, minutes in which it was seen on GPU 0).
+# here" GPU 2, "mine elsewhere" a GPU of another node, "before" of bob held GPU 0 until minute 0, and
+# "bob's too" holds it as well. "bob's on CPUs" and "mine on CPUs" hold none, "next" still waits for
+# all that the scheduler told, and of "unknown" nobody has heard. A sign is (kind, job, minutes in
+# which it was seen on GPU 0).
 Sign = tuple[str, str, float, float]
 CASES: dict[str, tuple[list[Sign], str]] = {
     "nothing is seen": ([], "likely"),
@@ -62,6 +110,7 @@ CASES: dict[str, tuple[list[Sign], str]] = {
     "a shell that salloc started": ([("environ", "mine elsewhere", 1, 30)], "likely"),
     "an own job without GPUs": ([("environ", "mine on CPUs", 1, 30)], "likely"),
     "an own job with other GPUs here": ([("environ", "mine here", 1, 30)], "disputed"),
+    "two that the scheduler gave the same GPU": ([("environ", "bob's too", 1, 30)], "likely"),
     "a prolog is no process": ([("prolog", "bob's", 1, 30)], "likely"),
 }  # fmt: skip
 
@@ -73,6 +122,18 @@ def test_each_sign_has_its_weight(house: House) -> None:
         weigh_processes(session, world.cluster.id)
         found = {name: confidence(session, each) for name, each in held.items()}
     assert found == {name: expected for name, (_, expected) in CASES.items()}
+
+
+def test_proof_that_comes_late_ends_a_dispute(house: House) -> None:
+    with house.database.session() as session:
+        world = World(session)
+        held = held_with(world, "g", [("environ", "bob's", 1, 30)])
+        weigh_processes(session, world.cluster.id)
+        assert confidence(session, held) == "disputed"
+        own = session.get_one(Run, held.run_id)
+        sign(world, held, "cgroup", own.raw_job_id, 40, 50)
+        weigh_processes(session, world.cluster.id)
+        assert confidence(session, held) == "certain"
 
 
 def test_a_shared_gpu_is_not_disputed(house: House) -> None:
@@ -120,7 +181,7 @@ def test_a_process_on_another_gpu_or_another_node_says_nothing_of_this_one(house
         assert confidence(session, other) == "disputed"
         of_other = session.scalars(
             select(Allocation.confidence).where(
-                Allocation.node_id == other.node_id, Allocation.id != other.id
+                Allocation.node_id == other.node_id, Allocation.device_id != other.device_id
             )
         )
         assert set(of_other) == {"likely"}
@@ -140,10 +201,11 @@ def held_with(world: World, name: str, signs: list[Sign]) -> Allocation:
     jobs = {
         "own": run("mchen"), "bob's": run("bob"), "mine here": run("mchen"),
         "mine elsewhere": run("mchen"), "before": run("bob", at(-60)), "bob's on CPUs": run("bob"),
-        "mine on CPUs": run("mchen"), "next": run("bob", None),
+        "mine on CPUs": run("mchen"), "next": run("bob", None), "bob's too": run("bob"),
     }  # fmt: skip
     held = world.hold(jobs["own"], node, gpus[0])
     world.hold(jobs["before"], node, gpus[0], end=at(0))
+    world.hold(jobs["bob's too"], node, gpus[0])
     world.hold(jobs["bob's"], node, gpus[1], 1)
     world.hold(jobs["mine here"], node, gpus[2], 2)
     world.hold(jobs["mine elsewhere"], elsewhere, world.gpu(elsewhere, 0))

@@ -32,7 +32,8 @@ from sqlalchemy.orm import Session
 
 from flopwatch_server.access.principal import Principal
 from flopwatch_server.access.visibility import may_see
-from flopwatch_server.fleet.models import Cluster, Device, Node
+from flopwatch_server.fleet.models import Cluster, Device, Node, Placement
+from flopwatch_server.fleet.service import GRES_CONF
 from flopwatch_server.jobs import identity
 from flopwatch_server.jobs.models import Allocation, Run
 from flopwatch_server.jobs.schemas import RunView
@@ -310,6 +311,38 @@ def unresolved(session: Session, cluster_id: int, since: datetime) -> Sequence[A
             Allocation.gres_ordinal.is_not(None),
         )
     ).all()
+
+
+def unseat(session: Session, cluster_id: int) -> None:
+    """Forget the device of what is held now, where gres.conf says that it sits at another ordinal.
+
+    So it does of one that was found by the order of minors, before the agent could read the file.
+    What processes have proved stays, and so does a device that is no longer in the node: which one
+    sits there now says nothing of the time before.
+    """
+    elsewhere = (
+        select(Placement.device_id)
+        .where(
+            Placement.device_id == Allocation.device_id,
+            Placement.node_id == Allocation.node_id,
+            Placement.valid_to.is_(None),
+            Placement.ordinal_source == GRES_CONF,
+            Placement.gres_ordinal != Allocation.gres_ordinal,
+        )
+        .correlate(Allocation)
+    )
+    session.execute(
+        update(Allocation)
+        .where(
+            Allocation.valid_to.is_(None),
+            Allocation.confidence.in_(("likely", "disputed", "assumed")),
+            Allocation.run_id == Run.id,
+            _scheduled(cluster_id),
+            elsewhere.exists(),
+        )
+        .values(device_id=None, confidence="unknown")
+        .execution_options(synchronize_session=False)
+    )
 
 
 def with_allocations(session: Session, wanted: Iterable[int]) -> set[int]:

@@ -79,6 +79,7 @@ def apply_records(
 def attribute(session: Session, cluster_id: int, now: datetime) -> None:
     """Bring what is known of the devices of allocations up to what agents have told by now."""
     lock_cluster(session, cluster_id)
+    repository.unseat(session, cluster_id)
     _resolve(session, cluster_id, now)
     weigh_processes(session, cluster_id)
 

@@ -30,10 +30,10 @@ def weigh_processes(session: Session, cluster_id: int) -> None:
     own = _seen("cgroup").where(
         Evidence.raw_job_id == Run.raw_job_id, Evidence.last_seen_at >= Allocation.valid_from
     )
-    cgroup = _seen_of_others("cgroup").where(
+    cgroup = _seen_of_started("cgroup").where(
         Evidence.first_seen_at >= Allocation.valid_from, ~_was_given().exists()
     )
-    claim = _seen_of_others("environ").where(_is_foreign())
+    claim = _seen_of_started("environ").where(_is_foreign())
     _set_confidence(session, cluster_id, ("likely", "disputed"), own.exists(), "certain")
     for sign in (cgroup, claim):
         which = ~Allocation.shared & sign.exists()
@@ -54,14 +54,13 @@ def _seen(kind: str) -> Select[int]:
     )
 
 
-def _seen_of_others(kind: str) -> Select[int]:
-    """Those of another job, `_other`, that has started."""
+def _seen_of_started(kind: str) -> Select[int]:
+    """Those of a job, `_other`, that has started."""
     return _seen(kind).join(
         _other,
         and_(
             _other.cluster_id == Run.cluster_id,
             _other.raw_job_id == Evidence.raw_job_id,
-            _other.raw_job_id != Run.raw_job_id,
             _other.started_at.is_not(None),
         ),
     )
