@@ -73,10 +73,10 @@ def test_a_gpu_that_was_exchanged_keeps_what_was_held_on_it(house: House) -> Non
 
 
 # Job "own" of mchen holds GPU 0 of a node since minute 0. Of the others, "bob's" holds GPU 1, "mine
-# here" GPU 2, "mine elsewhere" a GPU of another node, "before" of bob held GPU 0 until minute 0, and
-# "bob's too" holds it as well. "bob's on CPUs" and "mine on CPUs" hold none, "next" still waits for
-# all that the scheduler told, and of "unknown" nobody has heard. A sign is (kind, job, minutes in
-# which it was seen on GPU 0).
+# here" GPU 2, "mine elsewhere" a GPU of another node; "before" of bob held GPU 0 until minute 0,
+# and "bob's too" holds it as well. "bob's on CPUs" and "mine on CPUs" hold none, "next" still waits
+# for all that the scheduler told, and of "unknown" nobody has heard. A sign is (kind, job, minutes
+# in which it was seen on GPU 0).
 Sign = tuple[str, str, float, float]
 CASES: dict[str, tuple[list[Sign], str]] = {
     "nothing is seen": ([], "likely"),
