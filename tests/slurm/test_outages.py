@@ -8,7 +8,7 @@ import pytest
 
 from flopwatch_server.jobs.models import Run
 from flopwatch_server.work.poll import ACCOUNTING, SOURCE
-from tests.lab.slurm import SlurmLab, wait_until
+from tests.lab.slurm import Gate, SlurmLab, wait_until
 from tests.slurm.site import Site, polled
 
 
@@ -17,6 +17,12 @@ def site(slurm_lab: SlurmLab) -> Iterator[Site]:
     with polled(slurm_lab) as site:
         yield site
     slurm_lab.cancel_jobs()
+
+
+@pytest.fixture
+def gate(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Gate:
+    """What the short job waits at."""
+    return Gate(slurm_lab.root / request.function.__name__)
 
 
 def runs(site: Site, *job_ids: int) -> dict[int, Run]:
@@ -39,15 +45,16 @@ def ended_at(lab: SlurmLab, job_id: int) -> datetime | None:
 
 
 def test_a_job_that_ends_while_accounting_is_dead_is_closed_by_its_word_alone(
-    site: Site, slurm_lab: SlurmLab
+    site: Site, gate: Gate, slurm_lab: SlurmLab
 ) -> None:
     long = slurm_lab.submit("exec sleep 300", "--gpus=2")
-    short = slurm_lab.submit("exec sleep 5", "--gpus=1", user="fwbob")
+    short = slurm_lab.submit(gate.script, "--gpus=1", user="fwbob")
     slurm_lab.wait_state(short, "RUNNING")
     site.poll()
     first = runs(site, long, short)
     assert {job: run.state for job, run in first.items()} == {long: "RUNNING", short: "RUNNING"}
     slurm_lab.slurmdbd.kill()
+    gate.open()
     try:
         slurm_lab.wait_state(short, "COMPLETED")
         site.poll()
@@ -73,14 +80,15 @@ def test_a_job_that_ends_while_accounting_is_dead_is_closed_by_its_word_alone(
 
 
 def test_jobs_outlive_a_dead_controller_and_are_closed_once(
-    site: Site, slurm_lab: SlurmLab
+    site: Site, gate: Gate, slurm_lab: SlurmLab
 ) -> None:
     long = slurm_lab.submit("exec sleep 300", "--gpus=2")
-    short = slurm_lab.submit("exec sleep 30", "--gpus=1", user="fwbob")
+    short = slurm_lab.submit(gate.script, "--gpus=1", user="fwbob")
     slurm_lab.wait_state(short, "RUNNING")
     site.poll()
     first = runs(site, long, short)
     kept_since = time.time()
+    slurm_lab.run("scontrol", "update", f"jobid={long}", "comment=to be kept")
     state = slurm_lab.root / "state/job_state"
     wait_until(lambda: state.stat().st_mtime > kept_since, "slurmctld has kept its jobs", 60.0)
     slurm_lab.slurmctld.kill()
@@ -96,6 +104,7 @@ def test_jobs_outlive_a_dead_controller_and_are_closed_once(
     site.poll()
     assert site.errors()[SOURCE] is None
     assert {run.vanished_at for run in runs(site, long, short).values()} == {None}
+    gate.open()
     wait_until(lambda: ended_at(slurm_lab, short) is not None, "the short job has ended", 60.0)
     for _ in range(2):
         site.poll()

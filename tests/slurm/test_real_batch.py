@@ -36,9 +36,10 @@ class Over:
         return [run for run in self.runs if run.raw_job_id == self.jobs[what]]
 
 
-@pytest.fixture(scope="module")
-def over() -> Iterator[Over]:
-    with lab_folder() as root, batch(root, "linuxproc") as jobs, polled(jobs.lab) as site:
+@pytest.fixture(scope="module", params=["cgroup", "linuxproc"])
+def over(request: pytest.FixtureRequest) -> Iterator[Over]:
+    """All is over, with processes tracked by cgroups, and by their parents."""
+    with lab_folder() as root, batch(root, request.param) as jobs, polled(jobs.lab) as site:
         _live(jobs, site)
         site.poll()
         yield Over(
@@ -144,6 +145,7 @@ def test_a_job_of_each_kind(
 ) -> None:
     runs = over.of(what)
     assert [run.state for run in runs] == states
+    assert [run.restarts for run in runs] == list(range(len(states)))
     assert [len(over.held[run.id]) for run in runs] == gpus
     assert runs[-1].exit_code == exit_code
     assert {(run.display_id, run.vanished_at) for run in runs} == {(str(over.jobs[what]), None)}

@@ -146,33 +146,6 @@ def test_a_job_cancelled_while_it_waits_never_started(slurm: Slurm, slurm_lab: S
     assert (run.state, run.started_at, run.nodes, run.gpu_count) == ("CANCELLED", None, (), 3)
 
 
-def test_a_failing_job_keeps_its_exit_code(slurm: Slurm, slurm_lab: SlurmLab) -> None:
-    job = slurm_lab.submit("exit 3", "--gpus=1")
-    [run] = ended(slurm, job)
-    assert (run.state, run.exit_code) == ("FAILED", "3:0")
-
-
-def test_a_requeued_job_is_two_runs(slurm: Slurm, slurm_lab: SlurmLab) -> None:
-    job = slurm_lab.submit(SLEEP, "--gpus=1", "--requeue")
-    slurm_lab.wait_state(job, "RUNNING")
-    [first] = queued(slurm, job)
-    slurm_lab.run("scontrol", "requeue", str(job))
-    slurm_lab.wait_state(job, "PENDING")
-    # By itself it would wait two minutes. In the second of its end its credential is revoked still.
-    slurm_lab.run("scontrol", "update", f"jobid={job}", "starttime=now+2seconds")
-    slurm_lab.wait_state(job, "RUNNING")
-    [second] = queued(slurm, job)
-    assert (first.restarts, second.restarts) == (0, 1)
-    assert second.submitted_at > first.submitted_at
-    [over] = ended(slurm, job)
-    assert (over.state, over.submitted_at) == ("REQUEUED", first.submitted_at)
-    assert over.started_at == first.started_at
-    slurm_lab.run("scancel", str(job))
-    _, last = ended(slurm, job, runs=2)
-    assert (last.state, last.submitted_at) == ("CANCELLED", second.submitted_at)
-    assert last.started_at == second.started_at
-
-
 def test_the_parts_of_a_het_job(slurm: Slurm, slurm_lab: SlurmLab) -> None:
     shown = slurm_lab.run(
         *("sbatch", "--parsable", "--gpus=1", f"--wrap={SLEEP}", ":", "--gpus=2"), user="fwalice"

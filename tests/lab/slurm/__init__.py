@@ -28,10 +28,12 @@ from tests.lab.slurm.daemons import (
     wait_until,
 )
 from tests.lab.slurm.folders import prepare
+from tests.lab.slurm.gate import Gate
 from tests.lab.slurm.users import LabUser, ensure_user, lab_folder, python_command
 
 __all__ = [
     "Cards",
+    "Gate",
     "LabError",
     "LabUser",
     "SlurmLab",
