@@ -18,7 +18,7 @@ test: .venv/dev  ## Run the whole suite, with all real parts that it needs
 	@tests/lab/prepare.sh
 	$(PYTEST)
 
-soak: .venv/dev  ## Run what takes long: a bare Debian, kill -9, a thousand nodes (45 minutes)
+soak: .venv/dev  ## Run what takes long: a bare Debian, a newer Slurm, kill -9, a thousand nodes (50 minutes)
 	@tests/lab/prepare.sh
 	$(PYTEST) -m hypothesis --hypothesis-profile soak --timeout 1200
 	$(BIN)/pytest -s --durations 0 tests/soak

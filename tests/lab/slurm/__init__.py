@@ -1,9 +1,9 @@
 """A whole Slurm on this host: munge, MariaDB, slurmdbd, slurmctld and several slurmd.
 
-Everything lives under one folder and ends with the lab. It needs root, the packages slurm-wlm,
-slurmdbd, slurm-wlm-mysql-plugin, munge and mariadb-server, and for `proctrack="cgroup"` the
-controllers freezer and devices of cgroup v1. The GPUs are character devices without a driver:
-Slurm schedules and confines them, nothing can compute on them.
+Everything lives under one folder and ends with the lab. It needs root, the packages of
+`tests/lab/prepare.sh slurm`, and for `proctrack="cgroup"` the controllers freezer and devices of
+cgroup v1. Slurm 22.05 (Debian 12) and 24.11 (Debian 13) are known to run in it. The GPUs are
+character devices without a driver: Slurm schedules and confines them, nothing can compute on them.
 """
 
 import subprocess
