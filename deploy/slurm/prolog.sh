@@ -1,6 +1,8 @@
 #!/bin/sh
 # Slurm prolog for Flopwatch: tells the node's agent which GPUs a job was given, before any process
-# of it exists. Call it from your own prolog, or set in slurm.conf:
+# of it exists, and whose it is: where no cgroup tells the job of a process, that confirms what its
+# environment claims. Hooks of other schedulers may call it too: see docs/schedulers.md. Under Slurm
+# call it from your own prolog, or set in slurm.conf:
 #     Prolog=/usr/share/flopwatch/prolog.sh
 #     Epilog=/usr/share/flopwatch/epilog.sh
 #     PrologFlags=Alloc

@@ -226,14 +226,16 @@ def job_cgroups_are_seen(patient: Patient) -> Iterator[Finding]:
             "warning",
             f"the names of jobs' cgroups tell no job id on {_listed(nameless)}",
             "set CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05): until then only its "
-            "environment says whose a process is, and a user may change that",
+            "environment says whose a process is, which proves nothing, and a job has MFU only "
+            "where prolog files (deploy/slurm) say the same",
         )
     if without:
         yield Finding(
             "warning",
             f"jobs run on {_listed(without)}, and agents see no cgroup of a job there",
-            "set ProctrackType=proctrack/cgroup in slurm.conf: until then only its environment "
-            "says whose a process is, and a user may change that",
+            "set ProctrackType=proctrack/cgroup in slurm.conf: until then, and under another "
+            "scheduler, only its environment says whose a process is, which proves nothing, and a "
+            "job has MFU only where files of a job-start hook say the same (docs/schedulers.md)",
         )
 
 
@@ -255,8 +257,9 @@ def processes_are_seen(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{runs} jobs run on nodes whose agents see no process of any job",
-            "agents need the host's /proc and PID namespace, and cgroup paths with job ids: with "
-            "Slurm 26.05 set CgroupJobIdPaths=yes; prolog files (deploy/slurm) do as well",
+            "agents need the host's /proc and PID namespace, and either cgroup paths with job ids "
+            "(with Slurm 26.05 set CgroupJobIdPaths=yes) or root's right to read environments that "
+            "name the job (docs/schedulers.md); prolog files (deploy/slurm) do as well",
         )
 
 
