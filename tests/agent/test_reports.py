@@ -7,17 +7,21 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flopwatch.wire import (
+    BATCH_TYPE,
     MAX_ENTRIES,
     AttributedReport,
     Batch,
     Epoch,
+    Evidence,
     Report,
+    encode_batch,
     encode_report,
 )
 from flopwatch_agent.reports import (
@@ -28,6 +32,7 @@ from flopwatch_agent.reports import (
     ReportSocket,
 )
 from flopwatch_server.telemetry.header import check_header
+from flopwatch_server.telemetry.ingest import decode
 
 
 def report(boot: str = "b1", sequence: int = 1, **fields: Any) -> Report:
@@ -109,6 +114,17 @@ def test_whatever_the_agent_takes_the_server_takes_too(fields: dict[str, Any]) -
     assert len(taken) == 1
     epoch = Epoch("boot", 1, 1000.0, "0.1.0")
     check_header(Batch("g1", epoch, reports=taken))
+
+
+def test_a_job_id_of_63_bits_reaches_the_server_as_it_is() -> None:
+    reports = book(lambda _pid, _uid: 2**63 - 1)
+    reports.add(encode_report(report()), 7, 1001)
+    sign = Evidence("environ", 2**63 - 1, 990.0, 1000.0, pid=7)
+    sent = Batch("g1", Epoch("boot", 1, 1000.0, "0.1.0"), reports=reports.take(), evidence=[sign])
+    batch, _ = decode(encode_batch(sent, array("f")), BATCH_TYPE)
+    check_header(batch)
+    ids = batch.reports[0].job_id, batch.evidence[0].job_id
+    assert ids == (9223372036854775807, 9223372036854775807)
 
 
 def test_no_more_reports_are_kept_than_a_batch_may_hold() -> None:
