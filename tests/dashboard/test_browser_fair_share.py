@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,7 +160,7 @@ def test_a_reading_is_the_same_again_until_something_is_told_or_waits(server: Se
 
 
 def test_what_does_not_exist_or_may_not_be_seen_is_not_found(
-    page: Page, server: Server, tmp_path: Path
+    page: Page, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     def statuses(there: Server) -> dict[str, int]:
         paths = ("", "?account=vision", "?account=vision&user=alice", "?account=vision&user=bob",
@@ -169,7 +168,7 @@ def test_what_does_not_exist_or_may_not_be_seen_is_not_found(
         return {path: page.request.get(f"{there.url}/fair-share{path}").status for path in paths}
 
     assert list(statuses(server).values()) == [200, 200, 200, 200, 404, 404]
-    with served_to(Principal("alice", "researcher"), server, tmp_path) as there:
+    with served_to(Principal("alice", "researcher"), server, tmp_path_factory) as there:
         assert list(statuses(there).values()) == [200, 404, 200, 404, 404, 404]
         go(page, there, "/fair-share")
         assert rows(page, "Associations") == [

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+import pytest
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,9 +17,15 @@ from tests.dashboard.conftest import QUICK, Server, listening
 
 
 @contextmanager
-def served_to(principal: Principal, server: Server, data_dir: Path) -> Iterator[Server]:
-    """The database of `server` behind a door that takes every visitor for `principal`."""
-    house = House(server.database, Settings(data_dir=data_dir), PeakTable.load(), server.clock)
+def served_to(
+    principal: Principal, server: Server, folders: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """The database of `server` behind a door that takes every visitor for `principal`.
+
+    All have one folder for their data, so that files are compressed once.
+    """
+    settings = Settings(data_dir=folders.getbasetemp() / "served")
+    house = House(server.database, settings, PeakTable.load(), server.clock)
     app = create(house, QUICK)
     guard = [layer.cls for layer in app.user_middleware].index(Guard)
     app.user_middleware.insert(guard + 1, Middleware(_TakenFor, principal=principal))
