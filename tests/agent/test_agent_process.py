@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from flopwatch.wire import encode_report, split_batch
+from flopwatch.wire import split_batch
 from flopwatch_agent.spool import Spool
-from tests.agent.test_reports import report
+from tests.agent.test_claims import let_report, reporter
 from tests.lab.fake_nvml import FakeDriver
 from tests.lab.spooled import waiting
 
@@ -193,16 +192,17 @@ def test_figures_arrive_as_the_driver_tells_them_and_no_outage_or_kill_loses_any
     told = {"tensor_active": 0.42, "sm_active": 0.9, "dram_active": 0.61, "power_watts": 512.0}
     for gpu in range(8):
         driver.set(gpu, **(told | {"tensor_active": 0.1 * gpu}))
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/77").write_text(f"SLURM_JOB_ID=77\nSLURM_JOB_UID={os.getuid()}\n")
     environment = os.environ | {"SLURM_JOB_ID": "77"}
-    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=environment) as job:
+    with reporter(tmp_path / "hook.sock", os.getuid(), environment) as job:
         driver.processes(5, [job.pid])
         driver.write()
         agent = AgentProcess(tmp_path, server.port, driver.environment())
         agents.append(agent)
         agent.start()
         wait_until((tmp_path / "hook.sock").exists)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hook:
-            hook.sendto(encode_report(report(boot="hook")), str(tmp_path / "hook.sock"))
+        let_report(job)
         wait_until(lambda: bool(server.sample_keys()))
         _assert_first_batch(server, driver, told, job.pid)
 
@@ -247,7 +247,7 @@ def _assert_first_batch(
     assert (evidence["kind"], evidence["job_id"]) == ("environ", 77)
     assert (evidence["device"], evidence["pid"]) == (5, pid)
     reports = [each for batch, _ in server.batches for each in batch["reports"]]
-    assert [(each["report"]["boot"], each["pid"]) for each in reports] == [("hook", os.getpid())]
+    assert [(each["pid"], each["job_id"]) for each in reports] == [(pid, 77)]
 
 
 def test_a_node_without_a_driver_still_tells_of_itself(

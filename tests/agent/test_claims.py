@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -195,21 +195,21 @@ def test_a_job_of_pbs_has_its_reports_to_its_last_and_nobody_else_has() -> None:
     subprocess.run([PROLOG], env=told | {"SLURM_JOB_UID": str(ALICE)}, check=True)
     with stack:
         alice, bob = (
-            stack.enter_context(_process(socket, uid, job | {"FLOPWATCH_JOB_ID": raw_job_id}))
+            stack.enter_context(reporter(socket, uid, job | {"FLOPWATCH_JOB_ID": raw_job_id}))
             for uid in (ALICE, BOB)
         )
-        _let_report(alice)
+        let_report(alice)
         assert [each.job_id for each in wait_for(book.take, "Alice's", 10)] == [8796093023442]
-        _let_report(bob)
+        let_report(bob)
         assert [each.job_id for each in wait_for(book.take, "Bob's", 10)] == [None]
         subprocess.run([EPILOG], env=told, check=True)
-        _let_report(alice)
+        let_report(alice)
         assert [each.job_id for each in wait_for(book.take, "her last", 10)] == [8796093023442]
 
 
 @contextmanager
-def _process(
-    socket: Path, uid: int, environment: dict[str, str]
+def reporter(
+    socket: Path, uid: int, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of a user that reports with each line that it is told."""
     command = [sys.executable, "-c", PROCESS, str(socket), str(uid)]
@@ -217,7 +217,7 @@ def _process(
         yield process
 
 
-def _let_report(process: subprocess.Popen[str]) -> None:
+def let_report(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
