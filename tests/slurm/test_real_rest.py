@@ -109,14 +109,19 @@ def test_ended_runs_are_those_of_sacct(
         slurm_lab.submit("true", "--gpus=1", "--job-name=fine"),
         slurm_lab.submit("exit 3", "--gpus=2", user="fwbob"),
         slurm_lab.submit("true", "--array=0-1", "--gpus=1"),
+        slurm_lab.submit("true", "--hold"),
     ]
+    slurm_lab.run("scancel", str(jobs[-1]))
 
     def told() -> dict[tuple[int, datetime], JobRecord]:
         return by_id([run for run in commands.ended(LONG_AGO) if run.raw_job_id >= jobs[0]])
 
-    wait_until(lambda: len(told()) == 4, "four ended runs", 30.0)
-    # Only sacct tells of the SLUID of an ended run.
-    expected = {key: replace(run, sluid=None) for key, run in told().items()}
+    wait_until(lambda: len(told()) == 5, "five ended runs", 30.0)
+    # Only sacct tells the SLUID of an ended run, and how many nodes one wanted that never started.
+    expected = {
+        key: replace(run, sluid=None, node_count=run.node_count if run.nodes else None)
+        for key, run in told().items()
+    }
     if slurm_lab.version < PARSED_BY_PLUGINS:
         # 22.05's JSON tells exit code 0 of what failed, so it is not believed.
         expected = {key: replace(run, exit_code=None) for key, run in expected.items()}

@@ -106,7 +106,7 @@ def parse_run(raw: msgspec.Raw) -> JobRecord:
         suspended_seconds=documents.whole(run.time.suspended),
         exit_code=_exit_code(run.exit_code),
         gpu_count=_gpu_count(run.tres.requested) if allocated is None else allocated,
-        node_count=documents.whole(run.allocation_nodes),
+        node_count=documents.identity(run.allocation_nodes),  # 0 of what never started
         nodes=nodes,
         array_job_id=array,
         array_task_id=task if array is not None else None,
