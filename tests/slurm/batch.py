@@ -65,7 +65,7 @@ class Batch:
         # With cgroups 22.05 may run no prolog when a job begins again: this one notes by itself.
         note = _NOTE.format(notes=self._notes)
         self._submit("requeued", f"{note}; exec {wait}", "--gpus=2", "--requeue")
-        self._submit("late", self.second_gate.script, "--gpus=1", "--time=1")
+        self._submit("late", self.second_gate.script, "--gpus=1", "--time=10")
         self._submit("suspended", wait, "--gpus=2", user="fwbob")
         self._submit("failed", f"{wait}; srun false; exit 3", "--gpus=1")
         self._submit("failed step", f"{wait}; srun false; exit 0", "--gpus=1")
