@@ -30,10 +30,10 @@ def weigh_processes(session: Session, cluster_id: int) -> None:
     own = _seen("cgroup").where(
         Evidence.raw_job_id == Run.raw_job_id, Evidence.last_seen_at >= Allocation.valid_from
     )
-    cgroup = _seen_of_started("cgroup").where(
+    cgroup = _seen_of_others("cgroup").where(
         Evidence.first_seen_at >= Allocation.valid_from, ~_was_given().exists()
     )
-    claim = _seen_of_started("environ").where(_is_foreign())
+    claim = _seen_of_others("environ").where(_is_foreign())
     _set_confidence(session, cluster_id, ("likely", "disputed"), own.exists(), "certain")
     for sign in (cgroup, claim):
         which = ~Allocation.shared & sign.exists()
@@ -41,28 +41,25 @@ def weigh_processes(session: Session, cluster_id: int) -> None:
 
 
 def _seen(kind: str) -> Select[int]:
-    """The processes on an allocation's device."""
+    """The processes on the device of an allocation, which `Run` holds."""
     return (
         select(Evidence.id)
-        .join(Run, Run.id == Allocation.run_id)
         .where(
             Evidence.kind == kind,
             Evidence.node_id == Allocation.node_id,
             Evidence.device_id == Allocation.device_id,
         )
-        .correlate(Allocation)
+        .correlate(Allocation, Run)
     )
 
 
-def _seen_of_started(kind: str) -> Select[int]:
-    """Those of a job, `_other`, that has started."""
-    return _seen(kind).join(
-        _other,
-        and_(
-            _other.cluster_id == Run.cluster_id,
-            _other.raw_job_id == Evidence.raw_job_id,
-            _other.started_at.is_not(None),
-        ),
+def _seen_of_others(kind: str) -> Select[int]:
+    """Those of another job, `_other`, that has started."""
+    same_id = and_(_other.cluster_id == Run.cluster_id, _other.raw_job_id == Evidence.raw_job_id)
+    return (
+        _seen(kind)
+        .join(_other, same_id)
+        .where(Evidence.raw_job_id != Run.raw_job_id, _other.started_at.is_not(None))
     )
 
 
@@ -79,7 +76,7 @@ def _is_foreign() -> ColumnElement[bool]:
     was_here = _allocations_of_other(_given.node_id == Evidence.node_id)
     return and_(
         Evidence.last_seen_at >= Allocation.valid_from,
-        _other.raw_job_id.is_distinct_from(Run.het_job_id),
+        Evidence.raw_job_id.is_distinct_from(Run.het_job_id),
         ~_was_given().where(until_now).exists(),
         or_(_other.user_name != Run.user_name, was_here.exists()),
     )
@@ -111,6 +108,7 @@ def _set_confidence(
     session.execute(
         update(Allocation)
         .where(
+            Allocation.run_id == Run.id,
             Allocation.valid_to.is_(None),
             Allocation.confidence.in_(old),
             Allocation.node_id.in_(select(Node.id).where(Node.cluster_id == cluster_id)),
