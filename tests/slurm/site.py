@@ -47,7 +47,7 @@ class Site:
         """What each run has held, by its id in the database."""
         held: dict[int, set[Held]] = {run.id: set() for run in self.runs()}
         with self._database.session() as session:
-            rows = session.execute(select(Allocation, Node.name).join(Node)).tuples().all()
+            rows = session.execute(select(Allocation, Node.name).join(Node)).all()
         for row, node in rows:
             held[row.run_id].add((node, row.gres_ordinal, row.valid_from, row.valid_to))
         assert sum(map(len, held.values())) == len(rows)
