@@ -18,6 +18,9 @@ settings.register_profile("soak", settings.get_profile("flopwatch"), max_example
 settings.load_profile("flopwatch")
 
 
+_FIRST = ("system", "simulation", "house", "slurm")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of whole houses before all others."""
-    items.sort(key=lambda item: item.path.parent.name not in ("system", "simulation", "house"))
+    items.sort(key=lambda item: item.path.parent.name not in _FIRST)

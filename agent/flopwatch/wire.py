@@ -148,7 +148,7 @@ class Missing:
 class Evidence:
     """A sign of who holds a GPU. `kind`: "prolog", "cgroup" or "environ".
 
-    A prolog file names GRES ordinals of the node; a process names the device it computes on.
+    A prolog file names GRES ordinals of the node or devices; a process the one it computes on.
     "environ" is what a process claims. A job id has up to 63 bits, as in the feed.
     """
 

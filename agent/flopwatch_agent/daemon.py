@@ -185,7 +185,7 @@ class Agent:
             self._local_lane.start(partial(self._local.observe, now, pids))
         builder.add_local_runs(each.told(builder.index) for each in self._local_lane.take())
         held = prolog.held(self._settings.prolog_dir, self._booted_at)
-        builder.add_evidence(prolog_evidence(now, held))
+        builder.add_evidence(prolog_evidence(now, held, builder.index))
         builder.add_reports(self._reports.take())
         builder.add_host(self._host_lane.take())
         for seen in self._sight_lane.take():

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from flopwatch_server.fleet.models import Device, Placement
+from flopwatch_server.fleet.models import Device, Node, Placement
 from flopwatch_server.house import House
 from flopwatch_server.jobs.evidence.repository import weigh_processes
 from flopwatch_server.jobs.models import Allocation, Evidence, Run
@@ -70,6 +70,44 @@ def test_a_gpu_that_was_exchanged_keeps_what_was_held_on_it(house: House) -> Non
     attribute_devices(replace(house, clock=lambda: at(3)))
     with house.database.session() as session:
         assert session.scalars(select(Allocation.device_id)).one() == known
+
+
+@pytest.mark.parametrize(
+    ("named", "devices", "confidence"),
+    [((1, 2), [1, 2], "likely"), ((1,), [None, None], "unknown"),
+     ((0, 1, 2), [None, None], "unknown"), ((), [None, None], "unknown")],
+    ids=["as many", "fewer", "more", "none"],
+)  # fmt: skip
+def test_gpus_of_unknown_position_are_those_that_the_prolog_named(
+    house: House, named: tuple[int, ...], devices: list[int | None], confidence: str
+) -> None:
+    with house.database.session() as session:
+        world = World(session)
+        node = world.node()
+        ids = [gpu.id for gpu in world.gpus(node, 3)]
+        run = world.run()
+        for place in (0, 1):
+            world.hold(run, node, None, None, place=place, confidence="unknown")
+        for gpu in named:
+            name(world, node, run.raw_job_id, ids[gpu])
+        name(world, node, 999, ids[0])
+    attribute_devices(replace(house, clock=lambda: at(3)))
+    with house.database.session() as session:
+        found = session.execute(
+            select(Allocation.device_id, Allocation.confidence).order_by(Allocation.place)
+        )
+        expected = [device if device is None else ids[device] for device in devices]
+        assert [tuple(row) for row in found] == [(device, confidence) for device in expected]
+
+
+def name(world: World, node: Node, raw_job_id: int, device_id: int) -> None:
+    """Let a prolog's drop file say that the job holds the device."""
+    world.add(
+        Evidence(
+            node_id=node.id, kind="prolog", raw_job_id=raw_job_id, device_id=device_id,
+            first_seen_at=T0, last_seen_at=at(1),
+        )
+    )  # fmt: skip
 
 
 # Job "own" of mchen holds GPU 0 of a node since minute 0. Of the others, "bob's" holds GPU 1, "mine

@@ -3,7 +3,8 @@
 The scheduler decides what is allocated; the agent only tells what it sees and where.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from flopwatch.wire import Evidence
 from flopwatch_agent.inventory import Key
@@ -11,12 +12,18 @@ from flopwatch_agent.ownership.process import ProcessOwner
 from flopwatch_agent.ownership.prolog import Held
 
 
-def prolog_evidence(now: float, held: list[Held]) -> list[Evidence]:
-    """What the prolog's drop files say now."""
-    return [
-        Evidence("prolog", file.job_id, file.since, now, ordinals=file.ordinals, uid=file.uid)
-        for file in held
-    ]
+def prolog_evidence(
+    now: float, held: Iterable[Held], index: Mapping[Key, int]
+) -> Iterator[Evidence]:
+    """What the prolog's drop files say now. `index` gives a device's place in the batch."""
+    places = {uuid: place for (uuid, _, _), place in index.items()}
+    for file in held:
+        sign = Evidence("prolog", file.job_id, file.since, now, uid=file.uid)
+        if file.ordinals:
+            yield replace(sign, ordinals=file.ordinals)
+        for uuid in file.uuids:
+            if uuid in places:
+                yield replace(sign, device=places[uuid])
 
 
 class ProcessEvidence:

@@ -1,4 +1,4 @@
-"""Drop files of the prolog: which GRES ordinals a job was given, before any process exists.
+"""Drop files of the prolog: which GPUs a job was given, before any process exists.
 
 They count for root's own word, so only what nobody else can have written is read: a plain file of
 root or of the agent's own user, in a folder of one of them.
@@ -7,6 +7,7 @@ root or of the agent's own user, in a folder of one of them.
 import logging
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG, S_IWGRP, S_IWOTH
@@ -16,18 +17,21 @@ from flopwatch_agent.ownership import job_id
 _log = logging.getLogger(__name__)
 
 _UID = re.compile(r"[0-9]{1,10}")
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,100}")  # older drivers name instances with slashes
 _MOST_BYTES = 65536
 _MOST_ORDINALS = 1024  # as many as a batch may tell
 
 
 @dataclass(frozen=True)
 class Held:
-    """A job of this user holds these positions of the node's GRES list, since its prolog ran."""
+    """A job of this user holds these positions of the node's GRES list, or the GPUs and MIG
+    instances of these UUIDs, since its prolog ran."""
 
     job_id: int
     ordinals: list[int]
     uid: int | None
     since: float
+    uuids: tuple[str, ...] = ()
 
 
 def parse(text: str, since: float) -> Held:
@@ -38,11 +42,14 @@ def parse(text: str, since: float) -> Held:
     if number is None:
         raise ValueError(f"SLURM_JOB_ID is {told!r}")
     uid = fields.get("SLURM_JOB_UID", "")
+    gpus = [name for name in fields.get("SLURM_JOB_GPUS", "").split(",") if name]
+    uuids = tuple(name for name in gpus if _UUID.fullmatch(name))
     return Held(
         number,
-        _ordinals(fields.get("SLURM_JOB_GPUS", "")),
+        _ordinals([name for name in gpus if name not in uuids]),
         int(uid) if _UID.fullmatch(uid) else None,
         since,
+        uuids,
     )
 
 
@@ -55,7 +62,7 @@ def held(folder: Path, booted_at: float) -> list[Held]:
         return []
     ids = (job_id.parse(name) for name in names)
     jobs = (of_job(folder, number, booted_at) for number in ids if number is not None)
-    return [job for job in jobs if job is not None and job.ordinals]
+    return [job for job in jobs if job is not None and (job.ordinals or job.uuids)]
 
 
 def of_job(folder: Path, number: int, booted_at: float) -> Held | None:
@@ -87,13 +94,13 @@ def _check_owner(status: os.stat_result) -> None:
         raise ValueError("users may write to it")
 
 
-def _ordinals(text: str) -> list[int]:
-    """Positions in "0,2-3". Slurm writes lists here; ranges stand in some versions."""
+def _ordinals(parts: Iterable[str]) -> list[int]:
+    """Positions in "0", "2-3". Slurm writes lists of them; ranges stand in some versions."""
     ordinals: list[int] = []
-    for part in filter(None, text.split(",")):
+    for part in parts:
         first, _, last = part.partition("-")
         start, end = int(first), int(last or first) + 1
         if end - start + len(ordinals) > _MOST_ORDINALS:
-            raise ValueError(f"too many GPUs: {text[:50]}")
+            raise ValueError(f"too many GPUs: {part[:50]}")
         ordinals += range(start, end)
     return ordinals

@@ -13,7 +13,7 @@ from flopwatch_server.fleet.repository.clusters import lock_cluster
 from flopwatch_server.fleet.repository.nodes import ensure_nodes
 from flopwatch_server.house import NotFound
 from flopwatch_server.jobs import repository
-from flopwatch_server.jobs.evidence.repository import weigh_processes
+from flopwatch_server.jobs.evidence.repository import seat, weigh_processes
 from flopwatch_server.jobs.repository import Holding, Key, Known
 from flopwatch_server.jobs.schemas import RunView
 from flopwatch_server.scheduler.records import (
@@ -81,6 +81,7 @@ def attribute(session: Session, cluster_id: int, now: datetime) -> None:
     lock_cluster(session, cluster_id)
     repository.unseat(session, cluster_id)
     _resolve(session, cluster_id, now)
+    seat(session, cluster_id)
     weigh_processes(session, cluster_id)
 
 

@@ -40,6 +40,44 @@ def weigh_processes(session: Session, cluster_id: int) -> None:
         _set_confidence(session, cluster_id, ("likely",), which, "disputed")
 
 
+def seat(session: Session, cluster_id: int) -> None:
+    """Give GPUs of unknown position the devices that the prolog named for their job.
+
+    Only if it named as many as the job holds of them on the node: which is which does not matter.
+    Processes may still dispute them.
+    """
+    named = (
+        select(Allocation, Evidence.device_id)
+        .join(Run, Run.id == Allocation.run_id)
+        .join(
+            Evidence,
+            and_(
+                Evidence.node_id == Allocation.node_id,
+                Evidence.raw_job_id == Run.raw_job_id,
+                Evidence.kind == "prolog",
+                Evidence.device_id.is_not(None),
+                Evidence.last_seen_at >= Allocation.valid_from,
+            ),
+        )
+        .where(
+            Allocation.valid_to.is_(None),
+            Allocation.device_id.is_(None),
+            Allocation.gres_ordinal.is_(None),
+            Run.cluster_id == cluster_id,
+        )
+        .order_by(Allocation.place, Evidence.device_id)
+    )
+    held: dict[tuple[int, int], tuple[dict[Allocation, None], dict[int | None, None]]] = {}
+    for allocation, device_id in session.execute(named):
+        places, devices = held.setdefault((allocation.run_id, allocation.node_id), ({}, {}))
+        places[allocation] = devices[device_id] = None
+    for places, devices in held.values():
+        if len(places) == len(devices):
+            for allocation, device_id in zip(places, devices, strict=True):
+                allocation.device_id, allocation.confidence = device_id, "likely"
+    session.flush()
+
+
 def _seen(kind: str) -> Select[int]:
     """The processes on the device of an allocation, which `Run` holds."""
     return (
