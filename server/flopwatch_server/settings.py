@@ -119,6 +119,12 @@ class Settings(BaseSettings):
         description="Who does the periodic work: the server, or 'flopwatch worker' and 'beat'.",
     )
 
+    @model_validator(mode="after")
+    def _slurmrestd_is_of_a_cluster(self) -> Self:
+        if self.slurm_rest is not None and self.slurm_cluster is None:
+            raise ValueError("slurm_rest needs slurm_cluster, the cluster's name, too")
+        return self
+
     @field_validator("work")
     @classmethod
     def _has_what_it_needs(cls, work: str, others: ValidationInfo) -> str:
@@ -138,7 +144,7 @@ class SettingsError(ValueError):
 
 
 # Read by other parts that may run in the same environment.
-_OTHERS = re.compile("FLOPWATCH_(AGENT_.*|SOCKET|PROLOG_DIR)")
+_OTHERS = re.compile("FLOPWATCH_(AGENT_.*|SOCKET|PROLOG_DIR|JOB_ID|URL|FEED_TOKEN_FILE|PUBLISH)$")
 
 
 def load_settings(**given: Any) -> Settings:

@@ -37,7 +37,7 @@ def test_findings_say_what_to_do_and_go_away_by_themselves_once_mended(
     go(page, server, "/doctor")
     found = page.get_by_test_id("finding")
     assert [each.locator(".what").inner_text() for each in found.all()] == [
-        "No agent has ever reported from x001, which have GPUs.",
+        "Nodes with GPUs whose agent has never reported: x001.",
         "2 jobs run on nodes whose agents see no process of any job.",
         "Which GPU stands at which GRES position is assumed on g014.",
     ]

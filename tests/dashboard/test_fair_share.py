@@ -69,7 +69,7 @@ def test_an_account_whose_parent_may_not_be_seen_stands_at_the_root() -> None:
         ([share("a", level_fs=0.5), share("b", level_fs=0.0)],
          "2 of 2 accounts have used more than their share; b most, without having any."),
         ([share("a", level_fs=0.0004)],
-         "1 of 1 account has used more than its share; a most, 2,500 times as much."),
+         "1 of 1 account has used more than its share; a, 2,500 times as much."),
         ([share("a", "ana", level_fs=0.0)], "ana has no share in a and has used some."),
         ([share("a", level_fs=1.0), share("b", level_fs=math.inf)],
          "No account has used more than its share."),

@@ -60,7 +60,7 @@ def text(parts: list[Any]) -> str:
 def test_the_lead_says_what_is_allocated_what_it_does_and_who_holds_the_idle_ones() -> None:
     holders = [row(GpuCounts(idle=7))] * 6 + [row(GpuCounts(low=8))]
     assert text(words.lead(overview(attention=holders))) == (
-        "774 of 1,000 GPUs are allocated. 654 do work, 64 run low, 42 are idle; "
+        "774 of 1,000 GPUs are allocated. 654 do work, 64 run low, 14 are shared, 42 are idle; "
         "six jobs hold the idle ones."
     )
 
@@ -70,6 +70,26 @@ def test_the_lead_of_a_cluster_without_idle_gpus_says_so() -> None:
     assert text(words.lead(found)) == (
         "774 of 1,000 GPUs are allocated. 774 do work, 0 run low, none is idle."
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "allocated", "now", "expected"),
+    [
+        (1, 0, {}, "The only GPU is not allocated."),
+        (2, 0, {}, "None of 2 GPUs is allocated."),
+        (1, 1, {"unknown": 1}, "The only GPU is allocated. 0 do work, 0 run low, 1 shows no data, "
+                               "none is idle."),
+        (2, 2, {"active": 1, "shared": 1}, "Both GPUs are allocated. 1 does work, 0 run low, "
+                                           "1 is shared, none is idle."),
+        (8, 8, {"low": 1, "idle": 7}, "All 8 GPUs are allocated. 0 do work, 1 runs low, "
+                                      "7 are idle."),
+    ],
+)  # fmt: skip
+def test_the_lead_of_a_machine(
+    gpus: int, allocated: int, now: dict[str, int], expected: str
+) -> None:
+    found = overview(gpus=gpus, allocated=allocated, gpus_now=GpuCounts(**now))
+    assert text(words.lead(found)) == expected
 
 
 def test_before_a_scheduler_has_told_of_jobs_no_gpu_is_called_free_or_allocated() -> None:

@@ -88,7 +88,7 @@ def _type_commands(server: Server, folder: Path, house: Path) -> None:
     (folder / "pbs_feed.py").write_text((house / "pbs_feed.py").read_text())
     script = "\n".join(["set -eu -o pipefail", *commands(RECIPES)])
     environment = {
-        **os.environ, **server.settings, "FLOPWATCH": server.url,
+        **os.environ, **server.settings, "FLOPWATCH_URL": server.url,
         "PATH": f"{qstat.parent}:{BIN}:{os.environ['PATH']}",
     }  # fmt: skip
     del environment["FLOPWATCH_PORT"]

@@ -101,11 +101,13 @@ def test_waiting_runs_are_counted_by_class_and_account(world: World) -> None:
     ]
 
 
-def test_a_run_whose_gpus_nobody_told_is_counted_apart_and_not_as_none(world: World) -> None:
+def test_a_run_whose_gpus_nobody_told_is_counted_apart_and_one_without_any_not_at_all(
+    world: World,
+) -> None:
     waits(world, 1, gpu_count=None)
     waits(world, 2, gpu_count=0)
     assert groups(world) == [
-        WaitingGroup(pending_class="resources", account="nlp", runs=2, tasks=2, unknown_runs=1)
+        WaitingGroup(pending_class="resources", account="nlp", runs=1, tasks=1, unknown_runs=1)
     ]
 
 

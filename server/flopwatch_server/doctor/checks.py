@@ -15,7 +15,7 @@ from flopwatch_server.doctor import repository
 from flopwatch_server.doctor.schemas import Severity
 from flopwatch_server.efficiency.cluster_now import SILENT_AFTER
 from flopwatch_server.fleet.models import Cluster
-from flopwatch_server.scheduler.models import TELL_HOLDINGS
+from flopwatch_server.scheduler.models import ASKED, OUTAGE_AFTER, TELL_HOLDINGS
 
 LEAST_SKEW_SECONDS = 2.0
 """A clock this far off moves a fifth of a sample's 10 s into another job's time at a hand-over."""
@@ -59,18 +59,40 @@ def scheduler_answers(patient: Patient) -> Iterator[Finding]:
     sources = repository.sources(patient.session, patient.cluster.id)
     for source in sources:
         if source.error is not None:
-            since = f"{source.error_since:%Y-%m-%d %H:%M} UTC" if source.error_since else "now"
-            yield Finding(
-                "fault",
-                f"{source.kind} has not answered since {since}: {source.error}",
-                "run the command that the error names as the server's user on the server's host",
-            )
+            yield _failing(source.kind, source.error, source.error_since)
     if not any(source.kind in TELL_HOLDINGS and source.last_success_at for source in sources):
         yield Finding(
             "fault",
             "no scheduler has ever told which jobs hold GPUs",
-            "set FLOPWATCH_SLURM_CLUSTER or FLOPWATCH_SLURM_REST for the server, or post the feed",
+            "set FLOPWATCH_SLURM_CLUSTER for the server, and FLOPWATCH_SLURM_REST where Slurm's "
+            "commands are missing, or post the feed",
         )
+    asked = [source for source in sources if source.kind in ASKED]
+    told = [source.last_success_at for source in asked if source.last_success_at]
+    silent = bool(told) and max(told) < patient.now - OUTAGE_AFTER
+    if silent and not any(source.error for source in asked):
+        yield Finding(
+            "fault",
+            f"the scheduler has told nothing since {max(told):%Y-%m-%d %H:%M} UTC",
+            "see whether the feed is still posted ('systemctl list-timers') or, with Slurm, "
+            "whether the server, or 'flopwatch worker' and 'flopwatch beat', run",
+        )
+
+
+def _failing(kind: str, error: str, error_since: datetime | None) -> Finding:
+    since = f"{error_since:%Y-%m-%d %H:%M} UTC" if error_since else "now"
+    if kind == "feed":
+        return Finding(
+            "fault",
+            f"the feed has been refused since {since}: {error}",
+            "mend the line that the error names and post again: nothing of a refused body is kept",
+        )
+    return Finding(
+        "fault",
+        f"{kind} has not answered since {since}: {error}",
+        "run the command that the error names, or call slurmrestd, as the server's user on its "
+        "host",
+    )
 
 
 def version_is_known(patient: Patient) -> Iterator[Finding]:
@@ -100,7 +122,8 @@ def answers_are_read(patient: Patient) -> Iterator[Finding]:
     for refusal in repository.refusals(patient.session, patient.cluster.id, since):
         yield Finding(
             "fault",
-            f"records of {refusal.call} are left out, {refusal.count} times since "
+            f"records of the call '{refusal.call}' were left out {refusal.count} "
+            f"time{'' if refusal.count == 1 else 's'} since "
             f"{refusal.first_at:%Y-%m-%d %H:%M} UTC: {refusal.problem}",
             "report this line with the output of 'sinfo --version'; all other records are read",
         )
@@ -118,7 +141,7 @@ def agents_report(patient: Patient) -> Iterator[Finding]:
     if names := repository.without_agent(session, cluster_id):
         yield Finding(
             "warning",
-            f"no agent has ever reported from {_listed(names)}, which have GPUs",
+            f"nodes with GPUs whose agent has never reported: {_listed(names)}",
             "install the agent there; until then their jobs have no figures",
         )
 
@@ -244,7 +267,8 @@ def gpus_are_counted(patient: Patient) -> Iterator[Finding]:
     if runs := repository.uncounted_runs(patient.session, patient.cluster.id):
         yield Finding(
             "warning",
-            f"{runs} running jobs hold GPUs that Slurm does not count",
+            f"{runs} running job{' holds' if runs == 1 else 's hold'} GPUs that Slurm does not "
+            "count",
             "add gres/gpu to AccountingStorageTRES in slurm.conf: sacct can't tell GPU hours else",
         )
 
@@ -256,7 +280,8 @@ def processes_are_seen(patient: Patient) -> Iterator[Finding]:
     if runs and not repository.has_evidence(session, cluster_id, now - _LATELY):
         yield Finding(
             "warning",
-            f"{runs} jobs run on nodes whose agents see no process of any job",
+            f"{runs} job{' runs' if runs == 1 else 's run'} on nodes whose agents see no process "
+            "of any job",
             "agents need the host's /proc and PID namespace, and either cgroup paths with job ids "
             "(with Slurm 26.05 set CgroupJobIdPaths=yes) or root's right to read environments that "
             "name the job (docs/schedulers.md); prolog files (deploy/slurm) do as well",

@@ -154,6 +154,7 @@ def waiting(
             Run.state == any_(_PENDING),
             Run.ended_at.is_(None),
             Run.vanished_at.is_(None),
+            Run.gpu_count.is_distinct_from(0),
             may_see(principal, Run.user_name, Run.account),
         )
         .group_by(*alike)

@@ -1,6 +1,6 @@
 """How the conversation with each cluster's scheduler goes, and what it says of nodes over time."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Float, ForeignKey, Index, text
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -13,6 +13,12 @@ LOCAL = "local"
 ASKED = frozenset({"slurm", "feed"})
 TELL_HOLDINGS = ASKED | {LOCAL}
 """The kinds of source that tell which jobs hold GPUs: schedulers, and agents of workstations."""
+
+LONGEST_REST = timedelta(minutes=5)
+"""A scheduler that fails or is slow is asked again after so long at the latest."""
+
+OUTAGE_AFTER = LONGEST_REST + timedelta(minutes=1)
+"""A source that has not told anything for so long has an outage, whatever the reason."""
 
 
 class SchedulerSource(Base):

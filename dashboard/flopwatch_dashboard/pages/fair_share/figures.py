@@ -21,7 +21,7 @@ _HV = {"type": "scatter", "mode": "lines"}
 
 def course_figure(data: FairShareData, window: str) -> Figure:
     """Figures hold from when they were told until others are; so lines are steps."""
-    has_factor = _has_factor(data)
+    with_factor = has_factor(data)
     usage, share, *factor = _points(data)
     solid = {"color": "--accent", "width": 1.5, "shape": "hv"}
     dashed = {"color": "--mark", "width": 1.25, "shape": "hv", "dash": "dash"}
@@ -37,23 +37,23 @@ def course_figure(data: FairShareData, window: str) -> Figure:
     common = {"side": "right", "fixedrange": True, "zeroline": False, "gridcolor": "--grid",
               "ticklabeloverflow": "allow"}  # fmt: skip
     rows: dict[str, Any] = {"yaxis": {**common, **_scale(data)}}
-    if has_factor:
+    if with_factor:
         rows["yaxis"]["domain"] = [0.48, 0.94]
         rows["yaxis2"] = {**common, "domain": [0, 0.34], "range": [0, 1.03], "tickvals": [0.5, 1],
                           "ticktext": ["0.5", "1"]}  # fmt: skip
     return {
         "data": traces,
         "layout": {
-            "height": _HEIGHT_WITH_FACTOR if has_factor else _HEIGHT,
+            "height": _HEIGHT_WITH_FACTOR if with_factor else _HEIGHT,
             "margin": {"l": 16, "r": 48, "t": 8, "b": 28},
             "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
             "font": CHART_FONT, "showlegend": False, "hovermode": "x unified",
             "hoversubplots": "axis", "hoverlabel": HOVER_LABEL, "dragmode": "zoom",
-            "annotations": [_row_title("Fair-share factor", 0.34)] if has_factor else [],
+            "annotations": [_row_title("Fair-share factor", 0.34)] if with_factor else [],
             "xaxis": {"type": "date", "range": _range(data), "showgrid": False, "zeroline": False,
                       "linecolor": "--line2", "ticks": "outside", "tickcolor": "--line2",
                       "ticklen": 4, "nticks": 6, "tickangle": 0, "tickformatstops": TICK_FORMATS,
-                      "hoverformat": "%d %b %H:%M", "anchor": "y2" if has_factor else "y"},
+                      "hoverformat": "%d %b %H:%M", "anchor": "y2" if with_factor else "y"},
             **rows,
             "meta": {"window": window},
         },
@@ -70,7 +70,7 @@ def _points(data: FairShareData) -> list[dict[str, Any]]:
         lambda point: _percent(point.effective_usage),
         lambda point: _percent(point.norm_shares),
     ]
-    if _has_factor(data):
+    if has_factor(data):
         of.append(lambda point: point.fair_share)
     points = _told(data)
     x = [axis_time(int(at.timestamp())) for at, _ in points]
@@ -87,7 +87,7 @@ def _told(data: FairShareData) -> list[tuple[datetime, SharePoint]]:
     return [*points, (max(until, points[-1][0]), points[-1][1])]
 
 
-def _has_factor(data: FairShareData) -> bool:
+def has_factor(data: FairShareData) -> bool:
     assert data.course is not None
     return any(point.fair_share is not None for point in data.course.points)
 

@@ -81,8 +81,10 @@ def fresh(told: SharesTold, now: datetime) -> Freshness:
 
 
 def shape_of(data: FairShareData, place: Place) -> list[Any]:
-    """What the page is made of: another choice has another chart."""
-    return [data.told.cluster, data.chosen, range_of(place)]
+    """What the page is made of: another choice has another chart, and so have other lines in it."""
+    course = data.course
+    lines = course and [bool(course.points), figures.has_factor(data), course.gone_at is not None]
+    return [data.told.cluster, data.chosen, range_of(place), lines]
 
 
 def _no_cluster() -> Component:

@@ -19,7 +19,8 @@ CLASSES: dict[PendingClass, tuple[str, str]] = {
     "limit": ("Limits", "A limit of the account, the QOS, the partition or the array is reached: "
                         "free GPUs don't help."),
     "dependency": ("Dependency", "It waits for another job."),
-    "other": ("Other", "Held, not due yet, impossible, or not looked at yet."),
+    "other": ("Other", "Held, not due yet, impossible, not looked at yet, or for a reason that is "
+                       "not one of Slurm's."),
 }  # fmt: skip
 """What each class of waiting is called, and what it means."""
 
@@ -43,9 +44,10 @@ def _shares_sentence(data: FairShareData) -> str:
     worst = min(over, key=over.__getitem__)
     much = f"{_times(over[worst])} as much" if over[worst] else "without having any"
     whose = "has used more than its" if len(over) == 1 else "have used more than their"
+    most = " most" if len(over) > 1 else ""
     return (
         f"{count(len(over))} of {plural(len(known), 'account')} {whose} share; "
-        f"{worst} most, {much}."
+        f"{worst}{most}, {much}."
     )
 
 
@@ -61,7 +63,7 @@ def _own_sentence(share: AssociationShare) -> str:
 def _times(level_fs: float) -> str:
     """How much was used of a share, "1.2 times": the inverse of its level."""
     times = 1 / level_fs
-    return f"{times:,.{0 if times >= 9.95 else 1}f} times"
+    return f"{times:,.{0 if times >= 9.95 else 2 if times < 1.05 else 1}f} times"
 
 
 def _waiting_sentence(data: FairShareData) -> str:
@@ -71,7 +73,11 @@ def _waiting_sentence(data: FairShareData) -> str:
     if not jobs:
         return "No job waits."
     gpus = sum(group.gpus for group in data.waiting.groups)
-    return f"{plural(jobs, 'job')} {'waits' if jobs == 1 else 'wait'} for {plural(gpus, 'GPU')}."
+    unknown = sum(group.unknown_runs for group in data.waiting.groups)
+    waiting = f"{plural(jobs, 'job')} {'waits' if jobs == 1 else 'wait'}"
+    if unknown == jobs:
+        return f"{waiting}; how many GPUs they ask for is unknown."
+    return f"{waiting} for {'at least ' if unknown else ''}{plural(gpus, 'GPU')}."
 
 
 def stale(data: FairShareData) -> list[str | Component] | None:

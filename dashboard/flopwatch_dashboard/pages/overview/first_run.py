@@ -85,14 +85,14 @@ def _steps(cluster: str, address: str) -> Component:
         (
             "Start the agent on a GPU node",
             "As root or as a user who may read GPU counters. It reads only, and opens no port.",
-            f"pip install './flopwatch[agent]'   # from a checkout\n"
+            f"pip install '.[agent]'   # in a checkout\n"
             f"flopwatch agent --server {address} --token-file /etc/flopwatch/token",
         ),
         (
             "Connect Slurm",
-            "The server calls squeue every 30 s, and sacct for what has ended. Without it GPUs are "
-            "shown, jobs are not.",
-            f"FLOPWATCH_SLURM_CLUSTER={cluster} flopwatch server",
+            "Add this to the server's settings and start it again. It calls squeue every 30 s, and "
+            "sacct for what has ended. Without it GPUs are shown, jobs are not.",
+            f"export FLOPWATCH_SLURM_CLUSTER={cluster}",
         ),
     )
     return html.Ol(

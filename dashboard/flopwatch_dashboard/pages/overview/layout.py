@@ -23,7 +23,7 @@ from flopwatch_dashboard.pages.overview.side import side
 from flopwatch_dashboard.pages.overview.states import states_card
 from flopwatch_dashboard.pages.overview.tiles import tile_strip
 from flopwatch_dashboard.services import call
-from flopwatch_dashboard.words import source_problem
+from flopwatch_dashboard.words import silence, source_problem
 
 
 async def show(place: Place) -> Shown:
@@ -61,7 +61,9 @@ async def show(place: Place) -> Shown:
 
 def banners(data: OverviewData) -> list[Component]:
     """What makes the page less than whole: sources that don't answer, nodes that are silent."""
-    problems = [source_problem(source, data.now) for source in data.overview.sources]
+    sources = data.overview.sources
+    problems = [source_problem(source, data.now) for source in sources]
+    problems.append(silence(sources, data.now))
     silent = len(data.overview.agents_silent)
     if silent:
         all_nodes = silent + data.overview.agents_reporting

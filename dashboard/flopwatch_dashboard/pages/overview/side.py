@@ -53,7 +53,7 @@ def _definitions_card() -> Component:
         "Definitions",
         html.Div(
             html.P(
-                "Idle: SM activity under 1 % and utilisation 0 for the whole minute. Low: SM under "
+                "Idle: SM activity under 1 % and utilization 0 for the whole minute. Low: SM under "
                 "15 %. Unknown minutes are never counted as idle."
             ),
             className="card-body",

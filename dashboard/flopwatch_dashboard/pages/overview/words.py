@@ -8,6 +8,7 @@ from flopwatch_dashboard.words import NOT_TOLD, gpus_in_words
 from flopwatch_server.efficiency.schemas import JobRow, Overview
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_ALWAYS_SAID = ("do work", "run low")
 ATTENTION_ROWS = 10
 """The service tells no more jobs than this that need attention."""
 
@@ -24,12 +25,22 @@ def lead(found: Overview) -> list[str | Component]:
         verb = "reports" if found.gpus == 1 else "report"
         return [f"{NOT_TOLD[:-1]}; {plural(found.gpus, 'GPU')} {verb}."]
     if not found.allocated:
-        return [f"None of {count(found.gpus)} GPUs is allocated."]
+        whole = "The only GPU is not" if found.gpus == 1 else f"None of {count(found.gpus)} GPUs is"
+        return [f"{whole} allocated."]
+    doing = (
+        (now.active, "does work", "do work"),
+        (now.low, "runs low", "run low"),
+        (now.shared, "is shared", "are shared"),
+        (now.unknown, "shows no data", "show no data"),
+    )
+    said = [
+        f"{count(number)} {one if number == 1 else many}, "
+        for number, one, many in doing
+        if number or many in _ALWAYS_SAID
+    ]
+    verb = "is" if found.allocated == 1 else "are"
     parts: list[str | Component] = [
-        f"{count(found.allocated)} of {count(found.gpus)} GPUs "
-        f"{'is' if found.allocated == 1 else 'are'} allocated. "
-        f"{count(now.active)} {'does' if now.active == 1 else 'do'} work, "
-        f"{count(now.low)} {'runs' if now.low == 1 else 'run'} low, "
+        f"{gpus_in_words(found.allocated, found.gpus)} {verb} allocated. " + "".join(said)
     ]
     if not now.idle:
         return [*parts, "none is idle."]

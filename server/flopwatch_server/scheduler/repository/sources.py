@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 from flopwatch_server.database.base import UtcDateTime
 from flopwatch_server.database.text import storable
 from flopwatch_server.scheduler.models import (
+    LONGEST_REST,
+    OUTAGE_AFTER,
     TELL_HOLDINGS,
     SchedulerOutage,
     SchedulerRefusal,
@@ -19,10 +21,6 @@ from flopwatch_server.scheduler.records import Refusal
 
 SLOW = timedelta(seconds=2)
 _REST_FOR_SLOW = 10  # times what the call took: a tenth of the time at most
-_LONGEST_REST = timedelta(minutes=5)
-
-OUTAGE_AFTER = _LONGEST_REST + timedelta(minutes=1)
-"""A source that has not told anything for so long has an outage, whatever the reason."""
 
 
 def succeeded(
@@ -72,7 +70,7 @@ def is_resting(session: Session, cluster_id: int, kind: str, now: datetime) -> b
     """
     source = session.get(SchedulerSource, (cluster_id, kind))
     until = source.rests_until if source else None
-    return until is not None and now < until <= now + _LONGEST_REST
+    return until is not None and now < until <= now + LONGEST_REST
 
 
 def jobs_told_at(session: Session, cluster_id: int) -> datetime | None:
@@ -158,7 +156,7 @@ def _outage_before(cluster_id: int, kind: str, now: datetime) -> Insert:
 
 def _rest(took: timedelta, failing_for: timedelta) -> timedelta:
     slow = _REST_FOR_SLOW * took if took > SLOW else timedelta()
-    return min(max(slow, failing_for), _LONGEST_REST)
+    return min(max(slow, failing_for), LONGEST_REST)
 
 
 def _set(session: Session, cluster_id: int, kind: str, **values: datetime | str | None) -> None:
