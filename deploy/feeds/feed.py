@@ -22,7 +22,10 @@ _TOLD_AFTER_END_SECONDS = 3600  # so long may posts get lost without an end gett
 _COMMAND_SECONDS = 60
 _TEXTS = ("name", "user", "account", "partition", "qos", "reason")
 _LONGEST_TEXT = 256  # of all but names and reasons
+_MOST_GPUS, _MOST_GPUS_OF_NODE = 2**31 - 1, 1024
 _YEAR_2000, _YEAR_2100 = 946684800, 4102444800
+_MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a record of another shape than expected raises when it is taken apart."""
 
 Line = dict[str, Any]
 
@@ -70,11 +73,12 @@ def lines(
     records: Iterable[Any],
     name_of: Callable[[Any], str],
     line_of: Callable[[Any], Line | None],
+    holds_none: Callable[[Any], bool] = lambda record: False,
 ) -> list[Line | None]:
     """A line for each record, or {} for one that is none of ours: what `line_of` makes of it.
 
-    For one of unknown shape it is None, and standard error says which one that is and what is
-    wrong.
+    Of one of unknown shape standard error says which one that is and what is wrong. In its place is
+    {} where `holds_none` finds that it holds no GPUs now, as it waits or is over; else None.
     """
     made: list[Line | None] = []
     known = set()
@@ -89,18 +93,17 @@ def lines(
                 if run in known:
                     raise ValueError("it is told twice")
                 known.add(run)
-        # What a record of another shape than expected raises when it is taken apart.
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except _MISSHAPEN as error:
             print(f"{what} {name!r} left out: {type(error).__name__}: {error}", file=sys.stderr)
-            line = None
+            line = {} if _is_sure(holds_none, record) else None
         made.append(line)
     return made
 
 
 def print_feed(asked_at: float, runs: list[Line | None], nodes: list[Line | None]) -> None:
-    """Print the body of a post: a complete snapshot, if no run had to be left out.
+    """Print the body of a post: a complete snapshot, if no run that may hold GPUs was left out.
 
-    A run that is missing in a complete snapshot would look as if it had left the queue.
+    A run that is missing in a complete snapshot looks as if it had left the queue.
     """
     _print({"kind": "snapshot", "time": asked_at, "complete": None not in runs})
     for run in runs:
@@ -108,6 +111,13 @@ def print_feed(asked_at: float, runs: list[Line | None], nodes: list[Line | None
             _print({"kind": "run", **run})
     for node in filter(None, nodes):
         _print({"kind": "node", **node})
+
+
+def _is_sure(says: Callable[[Any], bool], record: Any) -> bool:
+    try:
+        return says(record)
+    except _MISSHAPEN:
+        return False
 
 
 def _check(run: Line) -> None:
@@ -125,8 +135,11 @@ def _check(run: Line) -> None:
             raise ValueError(f"{moment} is no time of a job")
     if start is not None and end is not None and end < start:
         raise ValueError("it ended before it started")
-    if not all(held["node"] and held["count"] > 0 for held in run.get("gpus") or ()):
-        raise ValueError("it holds GPUs of no node, or none of one")
+    if (run.get("gpu_count") or 0) > _MOST_GPUS:
+        raise ValueError(f"{run['gpu_count']} is no number of GPUs")
+    for held in run.get("gpus") or ():
+        if not held["node"] or not 0 < held["count"] <= _MOST_GPUS_OF_NODE:
+            raise ValueError(f"{held['count']} GPUs of the node {held['node']!r}")
 
 
 def _is_old(run: Line, asked_at: float) -> bool:

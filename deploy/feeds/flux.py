@@ -39,7 +39,7 @@ def main() -> None:
     used = holdings(feed.ask("allocated", (*RESOURCES, "allocated"))[0])
     feed.print_feed(
         asked_at,
-        feed.lines("job", jobs["jobs"], lambda job: f58(int(job["id"])), run),
+        feed.lines("job", jobs["jobs"], lambda job: f58(int(job["id"])), run, holds_none),
         feed.lines("node", hosts, str, lambda host: node(host, hosts[host], down, used)),
     )
 
@@ -75,6 +75,11 @@ def run(job: dict[str, Any]) -> feed.Line:
         if cards
     ]
     return {**line, "gpus": gpus}
+
+
+def holds_none(job: dict[str, Any]) -> bool:
+    """Whether it is certain that a job holds no GPUs now."""
+    return job["state"] == "INACTIVE" or STATES[job["state"]] not in feed.RUNNING
 
 
 def node(name: str, gpus: list[int], down: Holdings, used: Holdings) -> feed.Line:

@@ -2,13 +2,15 @@
 """Feeds Flopwatch from Kubernetes: prints the pods that ask for GPUs, and the nodes.
 
 A raw job id is 63 bits of the SHA-256 of the pod's uid. The namespace is the account; Kubernetes
-knows no users, so name the label or annotation in which your site keeps them (USER_KEY).
+knows no users, so say in USER_KEY where your site keeps them: `label:KEY` or `annotation:KEY`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import sys
 from collections import Counter
 from datetime import datetime
 from typing import Any
@@ -20,23 +22,35 @@ NODES = ("kubectl", "get", "nodes", "-o", "json")
 
 USER_KEY = os.environ.get("USER_KEY", "")
 GPU = "nvidia.com/gpu"
-SHARED = "nvidia.com/gpu.shared"  # as the device plugin renames a GPU that is shared in time
 MIG = "nvidia.com/mig-"
 QUEUE = "kueue.x-k8s.io/queue-name"  # a label, where Kueue is used
-PRODUCT = "nvidia.com/gpu.product"  # a label by GPU feature discovery
+
+RENAMED = ".shared"
+"""Ends a resource that the device plugin hands out several times, if it renames such ones."""
+PRODUCT, REPLICAS = ".product", ".replicas"
+"""End labels by GPU feature discovery: a resource's model, and how often each is handed out."""
+SHARED = "-SHARED"
+"""Ends the model where a GPU is handed out several times under its own name."""
 
 REASONS = {"Evicted": "PREEMPTED", "Preempting": "PREEMPTED", "DeadlineExceeded": "TIMEOUT",
            "NodeLost": "NODE_FAIL", "NodeShutdown": "NODE_FAIL", "Terminated": "NODE_FAIL",
            "OOMKilled": "OUT_OF_MEMORY"}  # fmt: skip
 """Why a pod or its container failed; any other reason is FAILED."""
 
+UNKNOWN: dict[str, Any] = {"metadata": {}, "status": {}}
+"""Stands for a node that has left since."""
+
+_QUANTITY = re.compile(r"\+?([0-9]+)(?:([KMGTPE]i|[kMGTPE])|[eE]\+?([0-9]{1,2}))?")
+
 
 def main() -> None:
     """Print the feed."""
+    if USER_KEY and not re.fullmatch("(label|annotation):.+", USER_KEY):
+        sys.exit(f"USER_KEY is {USER_KEY!r}, but has to be label:KEY or annotation:KEY")
     pods, asked_at = feed.ask("pods", PODS)
     nodes = feed.ask("nodes", NODES)[0]["items"]
-    totals = {node["metadata"]["name"]: _capacity(node) for node in nodes}
-    runs = feed.lines("job", pods["items"], display_id, lambda pod: run(pod, totals))
+    hosts = {node["metadata"]["name"]: node for node in nodes}
+    runs = feed.lines("job", pods["items"], display_id, lambda pod: run(pod, hosts), holds_none)
     used = _used(runs)
     feed.print_feed(
         asked_at,
@@ -45,8 +59,8 @@ def main() -> None:
     )
 
 
-def run(pod: dict[str, Any], totals: dict[str, int | None]) -> feed.Line:
-    """The run of a pod; {} for one that asks for no GPU."""
+def run(pod: dict[str, Any], hosts: dict[str, dict[str, Any]]) -> feed.Line:
+    """The run of a pod on one of these nodes; {} for one that asks for no GPU."""
     asked = requested(pod["spec"])
     if not asked:
         return {}
@@ -73,12 +87,20 @@ def run(pod: dict[str, Any], totals: dict[str, int | None]) -> feed.Line:
     }
     if started_at is None or host is None:
         return line
-    return {**line, "gpus": [_held(host, *item, totals.get(host)) for item in asked.items()]}
+    record = hosts.get(host, UNKNOWN)
+    return {**line, "gpus": [_held(host, *item, record) for item in asked.items()]}
+
+
+def holds_none(pod: dict[str, Any]) -> bool:
+    """Whether it is certain that a pod holds no GPUs now."""
+    phase = pod["status"]["phase"]
+    waits = phase == "Pending" and not pod["spec"].get("nodeName")
+    return waits or phase in ("Succeeded", "Failed")
 
 
 def node(record: dict[str, Any], used: Counter[str]) -> feed.Line:
     """A node, of whose GPUs `used` says how many pods hold."""
-    name, total = record["metadata"]["name"], _capacity(record)
+    name, total = record["metadata"]["name"], _total(record)
     ready = _condition(record["status"], "Ready")
     if ready.get("status") != "True":
         state = "DOWN"
@@ -89,8 +111,8 @@ def node(record: dict[str, Any], used: Counter[str]) -> feed.Line:
         "name": name,
         "state": state,
         "reason": ready.get("message") if state == "DOWN" else None,
-        "gpu_count": total,
-        "gpu_type": record["metadata"].get("labels", {}).get(PRODUCT),
+        "gpu_count": _cards(record),
+        "gpu_type": _labels(record).get(GPU + PRODUCT, "").removesuffix(SHARED) or None,
     }
 
 
@@ -117,20 +139,62 @@ def raw_id(uid: str) -> int:
 
 def _of_container(container: dict[str, Any]) -> Counter[str]:
     resources = container.get("resources", {})
-    amounts = {**resources.get("limits", {}), **resources.get("requests", {})}
+    return _gpus({**resources.get("limits", {}), **resources.get("requests", {})})
+
+
+def _gpus(amounts: dict[str, str]) -> Counter[str]:
     return Counter({
-        name: int(amount)
+        name: quantity(amount)
         for name, amount in amounts.items()
-        if name in (GPU, SHARED) or name.startswith(MIG)
+        if name in (GPU, GPU + RENAMED) or name.startswith(MIG)
     })  # fmt: skip
 
 
-def _held(host: str, resource: str, count: int, total: int | None) -> feed.Line:
-    if resource == GPU:
-        return feed.held(host, count, total)
-    if resource == SHARED:
-        return {**feed.held(host, count), "shared": True}
-    return {**feed.held(host, count), "type": resource.rpartition("/")[2]}
+def quantity(text: str) -> int:
+    """A whole number as Kubernetes writes it: "1000", "1k", "1Ki" or "1e3"."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no whole number")
+    digits, suffix, exponent = found.groups()
+    scale: int = 10 ** int(exponent or 0)
+    if suffix:
+        power = "KMGTPE".index(suffix[0].upper()) + 1
+        scale = (1024 if suffix.endswith("i") else 1000) ** power
+    return int(digits) * scale
+
+
+def _held(host: str, resource: str, count: int, record: dict[str, Any]) -> feed.Line:
+    own_name = resource.removesuffix(RENAMED)
+    kind = {} if own_name == GPU else {"type": own_name.rpartition("/")[2]}
+    if _shares(resource, _labels(record)) != 1:
+        return {**feed.held(host, count), **kind, "shared": True}
+    total = _total(record) if resource == GPU else None
+    return {**feed.held(host, count, total), **kind}
+
+
+def _shares(resource: str, labels: dict[str, str]) -> int | None:
+    """How many pods a node hands each GPU of a resource to: 1 if none is shared, None if unknown.
+
+    The labels are NVIDIA's: replicas are 0 or 1 where nothing is shared, and may be missing.
+    """
+    own_name = resource.removesuffix(RENAMED)
+    replicas = quantity(labels.get(own_name + REPLICAS, "1"))
+    if replicas > 1:
+        return replicas
+    is_shared = resource != own_name or labels.get(own_name + PRODUCT, "").endswith(SHARED)
+    return None if is_shared else 1
+
+
+def _cards(record: dict[str, Any]) -> int | None:
+    """How many GPUs a node has, without those that are cut to slices of other names."""
+    cards = None
+    for resource, count in _capacity(record).items():
+        if not resource.startswith(MIG):
+            shares = _shares(resource, _labels(record))
+            if shares is None:
+                return None
+            cards = (cards or 0) + count // shares
+    return cards
 
 
 def _used(runs: list[feed.Line | None]) -> Counter[str]:
@@ -193,13 +257,25 @@ def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
     return next((one for one in status.get("conditions", ()) if one["type"] == kind), found)
 
 
-def _capacity(record: dict[str, Any]) -> int | None:
-    return _whole(record["status"].get("capacity", {}).get(GPU))
+def _capacity(record: dict[str, Any]) -> Counter[str]:
+    return _gpus(record["status"].get("capacity", {}))
+
+
+def _total(record: dict[str, Any]) -> int:
+    """All that a node can hand out: GPUs, shares of them and slices."""
+    return sum(_capacity(record).values())
+
+
+def _labels(record: dict[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = record["metadata"].get("labels", {})
+    return labels
 
 
 def _user(meta: dict[str, Any]) -> str:
-    keys: dict[str, str] = {**meta.get("annotations", {}), **meta.get("labels", {})}
-    return keys.get(USER_KEY, "")
+    """From where USER_KEY says and nowhere else: whoever makes a pod may set the other."""
+    kind, _, key = USER_KEY.partition(":")
+    keys: dict[str, str] = meta.get(f"{kind}s", {})
+    return keys.get(key, "")
 
 
 def display_id(pod: dict[str, Any]) -> str:

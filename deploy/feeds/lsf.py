@@ -45,7 +45,13 @@ def main() -> None:
     totals = {host.get("HOST_NAME"): _number(host.get("NGPUS")) for host in hosts}
     feed.print_feed(
         asked_at,
-        feed.lines("job", jobs["RECORDS"], display_id, lambda job: run(job, asked_at, totals)),
+        feed.lines(
+            "job",
+            jobs["RECORDS"],
+            display_id,
+            lambda job: run(job, asked_at, totals),
+            holds_none,
+        ),
         feed.lines("node", hosts, lambda host: host["HOST_NAME"], node),
     )
 
@@ -88,6 +94,11 @@ def node(host: dict[str, str]) -> feed.Line:
         if status.lower() in ("closed_adm", "closed_eadm", "closed_lock", "closed_wind"):
             state += "+DRAIN"
     return {"name": host["HOST_NAME"], "state": state, "gpu_count": _number(host.get("NGPUS"))}
+
+
+def holds_none(job: dict[str, str]) -> bool:
+    """Whether it is certain that a job holds no GPUs now."""
+    return job["STAT"] == "EXIT" or STATES[job["STAT"]] not in feed.RUNNING
 
 
 def display_id(job: dict[str, str]) -> str:

@@ -25,6 +25,7 @@ STATES = {
 
 KILLED = {"-29": "TIMEOUT", "-27": "OUT_OF_MEMORY", "-26": "OUT_OF_MEMORY"}
 """By Exit_status: for walltime, mem and vmem."""
+_OVER = {"F", "X", "M"}
 _DELETED = "91"  # substate of a job that qdel has ended
 _UNUSABLE = {"down", "stale", "state-unknown", "unresolvable"}
 _OFFERED_NO_MORE = {"offline", "maintenance"}
@@ -40,7 +41,11 @@ def main() -> None:
     feed.print_feed(
         asked_at,
         feed.lines(
-            "job", jobs.get("Jobs", {}).items(), _name, lambda job: run(job[0], job[1], hosts)
+            "job",
+            jobs.get("Jobs", {}).items(),
+            _name,
+            lambda job: run(job[0], job[1], hosts),
+            lambda job: holds_none(job[1]),
         ),
         feed.lines("node", hosts.vnodes.items(), _name, lambda host: hosts.line(host[0], host[1])),
     )
@@ -119,6 +124,12 @@ def run(name: str, job: dict[str, Any], hosts: Hosts) -> feed.Line:
     return {**line, **_holdings(job, hosts)} if started_at is not None else line
 
 
+def holds_none(job: dict[str, Any]) -> bool:
+    """Whether it is certain that a job holds no GPUs now."""
+    letter = job["job_state"]
+    return letter in _OVER or STATES[letter] not in feed.RUNNING
+
+
 def _name(item: tuple[str, Any]) -> str:
     return item[0]
 
@@ -146,7 +157,7 @@ def _end(job: dict[str, Any]) -> str | None:
     """How a job ended, or None where PBS does not tell that."""
     if job["job_state"] == "M":
         return "REVOKED"
-    if job["job_state"] not in ("F", "X"):
+    if job["job_state"] not in _OVER:
         raise ValueError(f"job_state {job['job_state']!r} is unknown")
     status = job.get("Exit_status")
     if status in KILLED:

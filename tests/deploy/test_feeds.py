@@ -3,8 +3,6 @@
 The tables below are worked out by hand from the answers in `feeds/`; see ORIGIN there.
 """
 
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,21 +13,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from flopwatch_server.scheduler.feed import FeedSnapshot, parse
-from flopwatch_server.scheduler.records import JobRecord, NodeGpus
+from tests.deploy.feeding import ANSWERS, FEEDS, change, feed, jobs_file, node_row, row
 
-FEEDS = Path(__file__).parents[2] / "deploy/feeds"
-ANSWERS = Path(__file__).parent / "feeds"
-ASKED = {
-    "pbs": datetime(2023, 4, 26, 8, 12, tzinfo=UTC),
-    "lsf": datetime(2026, 4, 12, 18, 30, tzinfo=UTC),
-    "flux": datetime(2023, 6, 27, 4, 10, tzinfo=UTC),
-    "kubernetes": datetime(2026, 3, 12, 8, 30, tzinfo=UTC),
-}
 DAYS = {"pbs": "2023-04-26", "lsf": "2026-04-12", "flux": "2023-06-27", "kubernetes": "2026-03-12"}
 
 # id | state | submitted | started | ended | exit | limit (s) | GPUs in all | nodes and their GPUs
@@ -111,6 +100,29 @@ BROKEN = {
     "flux": ("t_submit", "ƒuZZybuNNy"),
     "kubernetes": ("spec", "nlp/whole-0"),
 }
+# The same of one that waits and of one that is over: the record, and what is wrong with it then.
+WAITS_OR_IS_OVER = [
+    ("pbs", ("Jobs", "3472665[7].pbshpc"), "ctime", "nonsense"),
+    ("pbs", ("Jobs", "3472600.pbshpc"), "obittime", "Wed Apr 26 05:00:00 2023"),
+    ("pbs", ("Jobs", "3472602.pbshpc"), "Resource_List", {"ngpus": "2147483648"}),
+    ("pbs", ("Jobs", "3400000.pbshpc"), "ctime", "nonsense"),
+    ("lsf", ("RECORDS", 2), "SUBMIT_TIME", "nonsense"),
+    ("lsf", ("RECORDS", 3), "FINISH_TIME", ""),
+    ("lsf", ("RECORDS", 4), "SUBMIT_TIME", "nonsense"),
+    ("flux", ("jobs", 2), "t_submit", "nonsense"),
+    ("flux", ("jobs", 3), "result", "nonsense"),
+    ("kubernetes", ("items", 2), "metadata", {"namespace": "nlp", "name": "waits"}),
+    ("kubernetes", ("items", 5), "metadata", {"namespace": "nlp", "name": "done"}),
+    ("kubernetes", ("items", 6, "status", "containerStatuses", 0), "state", None),
+    ("kubernetes", ("items", 8), "metadata", {"namespace": "nlp", "name": "yesterday"}),
+]
+# Where the state stands of one that waits.
+STATES = {
+    "pbs": ("Jobs", "3472665[7].pbshpc", "job_state"),
+    "lsf": ("RECORDS", 2, "STAT"),
+    "flux": ("jobs", 2, "state"),
+    "kubernetes": ("items", 2, "status", "phase"),
+}
 SCHEDULERS = list(RUNS)
 HOSTILE = 'x"\n\r{"kind": "run"}\t\\\x1b[2J ü \u2028'
 
@@ -121,56 +133,11 @@ def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return Path(shutil.copytree(ANSWERS / request.getfixturevalue("scheduler"), tmp_path / "kept"))
 
 
-def feed(scheduler: str, kept: Path) -> tuple[FeedSnapshot, str]:
-    """What the server reads in what the feed prints, and what that says on standard error."""
-    asked = ASKED[scheduler]
-    for file in kept.iterdir():
-        os.utime(file, (asked.timestamp(), asked.timestamp()))
-    result = subprocess.run(
-        [sys.executable, FEEDS / f"{scheduler}.py", kept],
-        env={"USER_KEY": "example.org/owner", "LC_ALL": "C.UTF-8"},
-        capture_output=True, check=True,
-    )  # fmt: skip
-    return parse(result.stdout, asked), result.stderr.decode()
-
-
 @cache
 def told(scheduler: str) -> tuple[FeedSnapshot, str]:
     """The same of the answers as they are."""
     with TemporaryDirectory() as folder:
         return feed(scheduler, Path(shutil.copytree(ANSWERS / scheduler, Path(folder) / "kept")))
-
-
-def jobs_file(kept: Path) -> Path:
-    return next(path for path in (kept / "jobs.json", kept / "pods.json") if path.exists())
-
-
-def change(kept: Path, *place: Any, **value: Any) -> None:
-    """Set a value in the answer of the jobs or, without `to`, take it away."""
-    file = jobs_file(kept)
-    answer = target = json.loads(file.read_text())
-    for step in place[:-1]:
-        target = target[step]
-    del target[place[-1]]
-    if "to" in value:
-        target[place[-1]] = value["to"]
-    file.write_text(json.dumps(answer))
-
-
-def row(job: JobRecord, day: str) -> str:
-    moments = [job.submitted_at, job.started_at, job.ended_at]
-    times = [f"{moment:%Y-%m-%d %H:%M:%S}".removeprefix(f"{day} ") if moment else "-"
-            for moment in moments]  # fmt: skip
-    figures = [job.exit_code, job.time_limit_seconds, job.gpu_count]
-    cells = [job.display_id, job.state, *times, *("-" if f is None else str(f) for f in figures)]
-    gpus = "?" if job.gpus is None else " ".join(map(held, job.gpus))
-    return " | ".join([*cells, gpus]).rstrip()
-
-
-def held(gpus: NodeGpus) -> str:
-    positions = str(gpus.count) if gpus.ordinals is None else ",".join(map(str, gpus.ordinals))
-    kind = f" of {gpus.gres_type}" if gpus.gres_type else ""
-    return f"{gpus.node}:{positions}{kind}{' shared' if gpus.shared else ''}"
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -183,11 +150,7 @@ def test_the_server_reads_the_runs_that_the_scheduler_told(scheduler: str) -> No
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_the_server_reads_the_nodes_that_the_scheduler_told(scheduler: str) -> None:
-    nodes = [
-        " | ".join("-" if cell is None else str(cell)
-                   for cell in (node.name, node.state, node.gpu_count, node.gpu_type))
-        for node in told(scheduler)[0].nodes
-    ]  # fmt: skip
+    nodes = [node_row(node) for node in told(scheduler)[0].nodes]
     assert nodes == NODES[scheduler].split("\n")[1:-1]
 
 
@@ -259,6 +222,28 @@ def test_a_record_that_is_no_record_at_all_is_told_too(scheduler: str, kept: Pat
     snapshot, errors = feed(scheduler, kept)
     assert not snapshot.complete
     assert "left out" in errors
+
+
+@pytest.mark.parametrize(("scheduler", "place", "field", "wrong"), WAITS_OR_IS_OVER)
+def test_a_broken_record_that_can_hold_no_gpu_leaves_the_snapshot_complete(
+    scheduler: str, place: tuple[str | int, ...], field: str, wrong: object, kept: Path
+) -> None:
+    """It may stay broken for days, in which no run would ever leave the queue."""
+    running = [row for row in RUNS[scheduler].split("\n") if "| RUNNING |" in row]
+    change(kept, *place, field, to=wrong)
+    snapshot, errors = feed(scheduler, kept)
+    assert snapshot.complete
+    assert [line for line in errors.splitlines() if line.startswith("job ")] != []
+    told = [row(job, DAYS[scheduler]) for job in snapshot.jobs]
+    assert [row for row in told if "| RUNNING |" in row] == running
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_record_whose_state_is_unknown_might_hold_gpus(scheduler: str, kept: Path) -> None:
+    change(kept, *STATES[scheduler], to="?")
+    snapshot, errors = feed(scheduler, kept)
+    assert not snapshot.complete
+    assert [line for line in errors.splitlines() if line.startswith("job ")] != []
 
 
 def test_what_the_server_would_refuse_costs_one_run_and_not_the_post(tmp_path: Path) -> None:
