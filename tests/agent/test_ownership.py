@@ -205,16 +205,16 @@ def test_the_prolog_tells_what_slurm_told_it_and_the_epilog_takes_it_back(
 
 
 def test_a_prolog_may_name_gpus_and_instances_by_uuid(tmp_path: Path) -> None:
-    old, new = "MIG-GPU-6f77e3f4/1/0", "MIG-00030001-0000-0000-0000-000000000000"
-    gpus = f"SLURM_JOB_ID=18\nSLURM_JOB_GPUS=GPU-1,{old},{new},GPU-gone\n"
+    gpus = "SLURM_JOB_ID=18\nSLURM_JOB_GPUS=GPU-1,MIG-GPU-2/3/0,GPU-2,GPU-gone\n"
     (tmp_path / "18").write_text(gpus)
     (held,) = prolog.held(tmp_path, booted_at=0.0)
-    assert (held.ordinals, held.uuids) == ([], ("GPU-1", old, new, "GPU-gone"))
-    index = {("GPU-0", "", ""): 0, ("GPU-1", "", ""): 1, (old, "1/0", "3g"): 2,
-             (new, "2/0", "3g"): 3}  # fmt: skip
+    assert (held.ordinals, held.uuids) == ([], ("GPU-1", "MIG-GPU-2/3/0", "GPU-2", "GPU-gone"))
+    # GPU-2 is split: it is no device by itself.
+    index = {("GPU-0", "", ""): 0, ("GPU-1", "", ""): 1, ("GPU-2", "3/0", "3g.40gb"): 2,
+             ("GPU-2", "4/0", "3g.40gb"): 3}  # fmt: skip
     signs = list(prolog_evidence(held.since + 5, [held], index))
     assert [(sign.kind, sign.job_id, sign.device, sign.ordinals) for sign in signs] == [
-        ("prolog", 18, place, None) for place in (1, 2, 3)
+        ("prolog", 18, place, None) for place in (1, 2)
     ]
 
 

@@ -164,7 +164,8 @@ def unseen_jobs(world: World) -> None:
          "Slurm 27.02.0-0rc1 is newer than 26.05, the newest whose answers were tried"),
         (refused_counters, "fault", "agents may not read dram_active, sm_active on g1"),
         (refused_records, "fault",
-         "records of the call 'queue' were left out 12 times since 2026-03-12 09:10 UTC: State reads '5'"),
+         "records of the call 'queue' were left out 12 times since 2026-03-12 09:10 UTC: "
+         "State reads '5'"),
         (silent_agent, "fault", "agents are silent on g1"),
         (node_without_agent, "warning", "nodes with GPUs whose agent has never reported: g9"),
         (unknown_name, "fault",

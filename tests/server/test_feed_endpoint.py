@@ -166,8 +166,17 @@ def test_a_body_brings_shares(sender: Sender) -> None:
     assert told == [("nlp", "mchen", 10), ("nlp", None, 10)]
     assert sender.rows(Account.name) == [("nlp",)]
     assert sender.rows(Share.at, Share.raw_usage, Share.level_fs) == [(NOW, 500, math.inf)] * 2
+    # Shares alone do not tell who holds GPUs.
     kinds = sender.rows(SchedulerSource.kind, SchedulerSource.last_success_at)
-    assert kinds == [("feed", NOW), ("feed shares", NOW)]
+    assert kinds == [("feed shares", NOW)]
+
+
+def test_after_a_body_of_shares_that_was_refused_another_one_mends_it(sender: Sender) -> None:
+    sender.post({**SHARE, "raw_shares": -1})
+    columns = SchedulerSource.kind, SchedulerSource.error.is_(None), SchedulerSource.last_success_at
+    assert sender.rows(*columns) == [("feed", False, None)]
+    sender.post(SHARE)
+    assert sorted(sender.rows(*columns)) == [("feed", True, None), ("feed shares", True, NOW)]
 
 
 def test_a_complete_snapshot_tells_all_reservations(sender: Sender) -> None:

@@ -168,6 +168,25 @@ def test_where_a_job_holds_some_gpu_of_a_node_each_other_is_unknown_and_all_but_
     assert (found.free, found.unknown, found.allocated) == (2 * 900 + 300, 300, 1200)
 
 
+def test_what_ended_before_it_began_never_was(world: World) -> None:
+    """Clocks and late news make such rows; the windows of all others must not suffer from one."""
+    node = world.node("g1")
+    [gpu] = world.gpus(node, 1)
+    world.hold(world.run(), node, gpu, 0, start=at(9), end=at(5))
+    serve(world, node, "serving", at(0), None)
+    serve(world, node, "down", at(8), at(7))
+    reserve(world, "g1", at(9), at(4))
+    world.add(
+        SchedulerOutage(cluster_id=world.cluster.id, kind="slurm", valid_from=at(6), valid_to=at(3))
+    )
+    assert seconds(world) == {gpu.id: {"free": 1200}}
+
+
+def test_of_a_window_that_has_not_begun_there_is_nothing_yet(world: World) -> None:
+    world.gpus(world.node("g1", scheduler_state="IDLE"), 1)
+    assert seconds(world, at(600), at(660)) == {}
+
+
 def test_a_machine_without_a_scheduler_serves_while_it_reports(database: Database) -> None:
     with database.session() as session:
         world = World(session)

@@ -19,7 +19,7 @@ from flopwatch_server.efficiency.schemas import (
     SourceStatus,
     StateCounts,
 )
-from flopwatch_server.fleet.models import Cluster, Placement
+from flopwatch_server.fleet.models import Cluster, Node, Placement
 from flopwatch_server.house import NotFound
 from flopwatch_server.scheduler.models import SchedulerSource
 from tests.server.world import ADMIN, T0, World, at
@@ -91,6 +91,16 @@ def test_gpus_are_allocated_free_or_down(world: World) -> None:
     found = seen(world, at(10))
     # g1: 1 held, 3 free; g2: 1 held, 3 drained; g3: 4 down, no agent; g4: 2 free, no agent.
     assert (found.gpus, found.allocated, found.free, found.down) == (14, 2, 5, 7)
+
+
+def test_what_a_node_is_there_for_is_not_known_is_not_free(world: World) -> None:
+    world.node("g1", scheduler_state="UNKNOWN", gpu_count=4)
+    world.node("g2", scheduler_state="IDLE+RESERVED", gpu_count=2)
+    world.node("g3", scheduler_state="IDLE", gpu_count=1)
+    # As an older version left it: its state is a word, and not known over time.
+    world.add(Node(cluster_id=world.cluster.id, name="g4", scheduler_state="DOWN", gpu_count=8))
+    found = seen(world, at(1))
+    assert (found.gpus, found.free, found.reserved, found.down) == (15, 1, 2, 0)
 
 
 def test_gpus_now_count_every_held_gpu_once(world: World) -> None:

@@ -50,6 +50,49 @@ def test_what_nodes_did_for_the_queue_is_kept_over_time(database: Database) -> N
         ]
 
 
+def told(database: Database, *polls: tuple[int, dict[str, str]]) -> list[tuple[object, ...]]:
+    """What is kept of nodes that are told at these minutes, each time all of them."""
+    with database.session() as session:
+        cluster_id = ensure_cluster(session, "granite", T0)
+        for minute, states in polls:
+            records = [NodeRecord(name, state) for name, state in states.items()]
+            now = T0 + timedelta(minutes=minute)
+            service.apply_records(
+                session, cluster_id, (), records, now, complete=True, source="slurm",
+                all_nodes=True,
+            )  # fmt: skip
+        rows = session.execute(
+            select(Node.name, NodeState.service, NodeState.valid_from, NodeState.valid_to)
+            .join(Node, Node.id == NodeState.node_id)
+            .order_by(Node.name, NodeState.valid_from)
+        )
+        return [
+            (name, state, (start - T0).total_seconds() / 60,
+             end and (end - T0).total_seconds() / 60)
+            for name, state, start, end in rows
+        ]  # fmt: skip
+
+
+def test_a_clock_that_steps_back_takes_back_what_was_noted_for_later(database: Database) -> None:
+    polls = [(0, {"g1": "IDLE"}), (60, {"g1": "DOWN"}), (70, {"g1": "IDLE"}), (5, {"g1": "DRAIN"})]
+    assert told(database, *polls) == [
+        ("g1", "serving", 0, 5),
+        ("g1", "drained", 5, None),
+    ]
+
+
+def test_a_node_that_is_told_no_more_is_there_for_nobody_knows_what(database: Database) -> None:
+    polls = [(0, {"g1": "IDLE", "g2": "IDLE"}), (1, {"g1": "IDLE"}), (2, {}), (3, {"g1": "IDLE"})]
+    assert told(database, *polls) == [
+        ("g1", "serving", 0, None),
+        ("g2", "serving", 0, 1),
+        ("g2", "unknown", 1, None),
+    ]
+    with database.session() as session:
+        states = session.execute(select(Node.name, Node.scheduler_state).order_by(Node.name))
+        assert [tuple(row) for row in states] == [("g1", "IDLE"), ("g2", None)]
+
+
 def outages(database: Database, *events: tuple[int, str]) -> list[tuple[float, float]]:
     """What is kept of calls that succeeded or failed at these seconds."""
     with database.session() as session:

@@ -16,7 +16,7 @@ def prolog_evidence(
     now: float, held: Iterable[Held], index: Mapping[Key, int]
 ) -> Iterator[Evidence]:
     """What the prolog's drop files say now. `index` gives a device's place in the batch."""
-    places = {uuid: place for (uuid, _, _), place in index.items()}
+    places = {_uuid(*key): place for key, place in index.items()}
     for file in held:
         sign = Evidence("prolog", file.job_id, file.since, now, uid=file.uid)
         if file.ordinals:
@@ -24,6 +24,11 @@ def prolog_evidence(
         for uuid in file.uuids:
             if uuid in places:
                 yield replace(sign, device=places[uuid])
+
+
+def _uuid(gpu: str, instance: str, _profile: str) -> str:
+    """What `nvidia-smi -L` calls a whole GPU, and older drivers a MIG instance."""
+    return f"MIG-{gpu}/{instance}" if instance else gpu
 
 
 class ProcessEvidence:

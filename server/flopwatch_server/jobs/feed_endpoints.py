@@ -93,7 +93,10 @@ def apply_snapshot(
     )
     if snapshot.complete:
         apply_reservations(session, cluster_id, snapshot.reservations, now)
-    sources.succeeded(session, cluster_id, SOURCE, now)
+    if snapshot.complete or snapshot.jobs or snapshot.nodes:  # shares alone tell no holdings
+        sources.succeeded(session, cluster_id, SOURCE, now)
+    else:
+        sources.mended(session, cluster_id, SOURCE)
     if snapshot.shares:
         people.apply_fed_shares(
             session, cluster_id, snapshot.shares, now, complete=snapshot.complete

@@ -262,7 +262,7 @@ def move_ends(session: Session, before: Mapping[int, datetime]) -> None:
             session.execute(
                 update(Allocation)
                 .where(Allocation.run_id == run_id, Allocation.valid_to == before[run_id])
-                .values(valid_to=end)
+                .values(valid_to=end and func.greatest(Allocation.valid_from, end))
             )
 
 
@@ -276,7 +276,7 @@ def close_allocations(session: Session, cluster_id: int) -> None:
             Allocation.valid_to.is_(None),
             _END.is_not(None),
         )
-        .values(valid_to=_END)
+        .values(valid_to=func.greatest(Allocation.valid_from, _END))
     )
 
 
@@ -296,7 +296,9 @@ def holdings(session: Session, run_ids: Iterable[int]) -> Sequence[Holding]:
 def release(session: Session, allocation_ids: Iterable[int], now: datetime) -> None:
     """These GPUs are held no more, while their run goes on."""
     session.execute(
-        update(Allocation).where(_one_of(Allocation.id, allocation_ids)).values(valid_to=now)
+        update(Allocation)
+        .where(_one_of(Allocation.id, allocation_ids))
+        .values(valid_to=func.greatest(Allocation.valid_from, now))
     )
 
 

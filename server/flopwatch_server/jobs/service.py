@@ -47,15 +47,17 @@ def apply_records(
     *,
     complete: bool,
     source: str,
+    all_nodes: bool = False,
 ) -> None:
     """Bring runs, allocations and nodes up to what a scheduler says now.
 
     With `complete`, `jobs` holds every pending and running job: a run that is missing has left the
     queue. It stays open, with its allocations ended at `now`, until its end is told: no guess.
+    With `all_nodes`, `nodes` holds every node.
     """
     lock_cluster(session, cluster_id)
     jobs = _newest(jobs)
-    apply_node_records(session, cluster_id, nodes, now)
+    apply_node_records(session, cluster_id, nodes, now, complete=all_nodes)
     known = repository.open_runs(session, cluster_id) if complete else {}
     others = {job.raw_job_id for job in jobs if _key(job) not in known}
     known |= repository.runs_of(session, cluster_id, others)

@@ -121,8 +121,9 @@ class SlurmPoll:
         ]
         with house.database.session() as session:
             jobs.apply_records(
-                session, cluster_id, told, nodes, house.clock(), complete=True, source=SOURCE
-            )
+                session, cluster_id, told, nodes, house.clock(), complete=True, source=SOURCE,
+                all_nodes=True,
+            )  # fmt: skip
 
     def _close_runs(self, house: House, cluster_id: int) -> None:
         now = house.clock()

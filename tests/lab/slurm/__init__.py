@@ -213,11 +213,19 @@ class SlurmLab:
 
     def _database(self) -> Daemon:
         data, socket = self.root / "database", self.root / "run/database"
+        # The kernel has few slots for asynchronous I/O, and several labs may start at a time.
+        plain_io = "--innodb-use-native-aio=0"
         install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db"]
-        subprocess.run(install, check=True, capture_output=True, user="slurm", group="slurm")
+        made = subprocess.run(
+            [*install, plain_io], capture_output=True, text=True, user="slurm", group="slurm",
+            check=False,
+        )  # fmt: skip
+        if made.returncode:
+            raise LabError(f"mariadb-install-db: {made.returncode}\n{made.stdout}\n{made.stderr}")
         command = [
             "mariadbd",
             "--no-defaults",
+            plain_io,
             f"--datadir={data}",
             f"--socket={socket}",
             f"--init-file={self.root / 'etc/database.sql'}",

@@ -36,9 +36,8 @@ def window_note(data: OverviewData) -> str:
 def state_labels(found: Overview) -> list[Component]:
     """What each band is and how many GPUs it has now, at its right edge."""
     now = found.gpus_now
-    rest = now.shared + now.unknown
-    if found.free is None:  # nobody has told who holds the others
-        rest = found.gpus - found.reserved - found.down - now.active - now.low - now.idle
+    said = (now.active, now.low, now.idle, found.free or 0, found.reserved, found.down)
+    rest = max(found.gpus - sum(said), now.shared + now.unknown)
     labelled = (
         (now.idle, "Idle"),
         (now.low, "Low"),

@@ -25,7 +25,6 @@ from sqlalchemy import (
     ScalarSelect,
     Select,
     and_,
-    any_,
     case,
     func,
     literal_column,
@@ -110,7 +109,7 @@ def of_cluster(
 
 
 def _window(start: datetime, end: datetime, now: datetime) -> ColumnElement[Any]:
-    return func.tstzrange(instant(start), instant(min(end, now)), type_=TSTZRANGE)
+    return _lasting(instant(start), instant(min(end, now)))
 
 
 def _by_gpu(window: ColumnElement[Any], holds: CTE, now: datetime) -> Select[Any]:
@@ -142,7 +141,7 @@ def _by_gpu(window: ColumnElement[Any], holds: CTE, now: datetime) -> Select[Any
 
 def _told(window: ColumnElement[Any], holds: CTE, now: datetime) -> CTE:
     """When each GPU was there, and all that was told of it, its node and its cluster."""
-    there, devices, twice, loose = _there(window), _devices(holds), _twice(holds), _loose(holds)
+    there, devices, loose = _there(window), _devices(holds), _loose(holds)
     nodes, kept, untold = _services(window), _kept(window), _untold(window, now)
     reported = _reported(there, window)
     serving = func.coalesce(nodes.c.serving, reported.c.times, _never)
@@ -151,8 +150,7 @@ def _told(window: ColumnElement[Any], holds: CTE, now: datetime) -> CTE:
             there.c.cluster_id, there.c.node_id, there.c.device_id, there.c.there,
             _both(there.c.there, func.coalesce(devices.c.held, _never)).label("held"),
             func.coalesce(devices.c.shared, _never).label("shared"),
-            _either(func.coalesce(devices.c.disputed, _never),
-                    func.coalesce(twice.c.times, _never)).label("disputed"),
+            func.coalesce(devices.c.disputed, _never).label("disputed"),
             serving.label("serving"),
             *(func.coalesce(nodes.c[name], _never).label(name)
               for name in ("reserved", "drained", "down")),
@@ -161,7 +159,6 @@ def _told(window: ColumnElement[Any], holds: CTE, now: datetime) -> CTE:
             func.coalesce(untold.c.times, _never).label("untold"),
         )
         .outerjoin(devices, devices.c.device_id == there.c.device_id)
-        .outerjoin(twice, twice.c.device_id == there.c.device_id)
         .outerjoin(loose, loose.c.node_id == there.c.node_id)
         .outerjoin(nodes, nodes.c.node_id == there.c.node_id)
         .outerjoin(kept, kept.c.node_id == there.c.node_id)
@@ -176,7 +173,7 @@ def _there(window: ColumnElement[Any]) -> CTE:
     local = select(SchedulerSource.kind).where(
         SchedulerSource.cluster_id == Node.cluster_id, SchedulerSource.kind == LOCAL
     )
-    sat = func.tstzrange(Placement.valid_from, Placement.valid_to, type_=TSTZRANGE)
+    sat = _lasting(Placement.valid_from, Placement.valid_to)
     is_local = and_(Node.scheduler_state.is_(None), local.exists())
     return (
         select(
@@ -192,8 +189,8 @@ def _there(window: ColumnElement[Any]) -> CTE:
 
 def _holds(window: ColumnElement[Any], now: datetime) -> CTE:
     """Allocations within the window, and when in it they held their GPU."""
-    end = func.coalesce(Allocation.valid_to, func.greatest(instant(now), Allocation.valid_from))
-    held = func.tstzrange(Allocation.valid_from, end, type_=TSTZRANGE)
+    end = func.coalesce(Allocation.valid_to, instant(now))
+    held = _lasting(Allocation.valid_from, end)
     return (
         select(
             Allocation.id, Allocation.device_id, Allocation.node_id, Allocation.gres_ordinal,
@@ -208,30 +205,58 @@ def _holds(window: ColumnElement[Any], now: datetime) -> CTE:
 
 
 def _devices(holds: CTE) -> CTE:
-    """When each GPU was held, when by several that share it, and when that is disputed."""
+    """When each GPU was held, when by several that share it, and when that is disputed: by some
+    sign, or since two hold it that were not both told to share it."""
     times = _all_of(holds.c.time)
-    return (
+    known = (
         select(
             holds.c.device_id,
             times.label("held"),
-            times.filter(holds.c.shared).label("shared"),
-            times.filter(holds.c.is_disputed).label("disputed"),
+            *(
+                func.coalesce(times.filter(which), _never).label(name)
+                for name, which in (
+                    ("shared", holds.c.shared),
+                    ("alone", not_(holds.c.shared)),
+                    ("disputed", holds.c.is_disputed),
+                )
+            ),
         )
         .where(holds.c.device_id.is_not(None))
         .group_by(holds.c.device_id)
-        .cte("devices")
+        .cte("known")
     )
+    twice = _twice(holds)
+    clash = _either(_both(known.c.shared, known.c.alone), func.coalesce(twice.c.times, _never))
+    return (
+        select(
+            known.c.device_id, known.c.held, known.c.shared,
+            _either(known.c.disputed, clash).label("disputed"),
+        )
+        .outerjoin(twice, twice.c.device_id == known.c.device_id)
+        .cte("devices")
+    )  # fmt: skip
 
 
 def _twice(holds: CTE) -> CTE:
-    """When two held the same GPU, without both being told to share it."""
-    one, other = holds.alias("one"), holds.alias("other")
-    both = and_(one.c.device_id == other.c.device_id, one.c.id < other.c.id)
-    clash = and_(_overlap(one.c.time, other.c.time), not_(and_(one.c.shared, other.c.shared)))
+    """When two held the same GPU, each for itself alone.
+
+    In the order of their starts, each is held against the latest end before it: one pass, however
+    many jobs there were.
+    """
+    start, end = func.lower(holds.c.time), func.upper(holds.c.time)
+    before = func.max(end).over(
+        partition_by=holds.c.device_id, order_by=(start, holds.c.id), rows=(None, -1)
+    )
+    row = (
+        select(holds.c.device_id, start.label("start"), end.label("end"), before.label("before"))
+        .where(holds.c.device_id.is_not(None), not_(holds.c.shared))
+        .cte("in_order")
+    )
+    both = func.tstzrange(row.c.start, func.least(row.c.end, row.c.before), type_=TSTZRANGE)
     return (
-        select(one.c.device_id, _all_of(_common(one.c.time, other.c.time)).label("times"))
-        .join(other, and_(both, clash))
-        .group_by(one.c.device_id)
+        select(row.c.device_id, _all_of(both).label("times"))
+        .where(row.c.before > row.c.start)
+        .group_by(row.c.device_id)
         .cte("twice")
     )
 
@@ -262,7 +287,7 @@ def _loose_seconds(holds: CTE) -> CTE:
 
 def _services(window: ColumnElement[Any]) -> CTE:
     """When each node that the scheduler tells of was in which service."""
-    lasted = func.tstzrange(NodeState.valid_from, NodeState.valid_to, type_=TSTZRANGE)
+    lasted = _lasting(NodeState.valid_from, NodeState.valid_to)
     times = _all_of(_common(lasted, window))
     known = ("serving", "reserved", "drained", "down")
     return (
@@ -281,12 +306,19 @@ def _services(window: ColumnElement[Any]) -> CTE:
 
 def _kept(window: ColumnElement[Any]) -> CTE:
     """When a reservation kept all of a node."""
-    lasted = func.tstzrange(Reservation.valid_from, Reservation.valid_to, type_=TSTZRANGE)
-    is_of = and_(Node.cluster_id == Reservation.cluster_id, Node.name == any_(Reservation.nodes))
-    return (
-        select(Node.id.label("node_id"), _all_of(_common(lasted, window)).label("times"))
-        .join(Reservation, is_of)
+    lasted = _lasting(Reservation.valid_from, Reservation.valid_to)
+    named = (
+        select(
+            Reservation.cluster_id, func.unnest(Reservation.nodes).label("name"),
+            _common(lasted, window).label("time"),
+        )
         .where(Reservation.is_whole, _overlap(lasted, window))
+        .cte("reserved_names")
+    )  # fmt: skip
+    is_of = and_(Node.cluster_id == named.c.cluster_id, Node.name == named.c.name)
+    return (
+        select(Node.id.label("node_id"), _all_of(named.c.time).label("times"))
+        .join(named, is_of)
         .group_by(Node.id)
         .cte("kept")
     )
@@ -296,7 +328,7 @@ def _untold(window: ColumnElement[Any], now: datetime) -> CTE:
     """When none of a cluster's sources told who holds what."""
     source = SchedulerSource
     over = aliased(SchedulerOutage)
-    lasted = func.tstzrange(over.valid_from, over.valid_to, type_=TSTZRANGE)
+    lasted = _lasting(over.valid_from, over.valid_to)
     ended = (
         select(_all_of(_common(lasted, window)))
         .where(over.cluster_id == source.cluster_id, over.kind == source.kind,
@@ -342,6 +374,13 @@ def _less(times: Times, *others: Times) -> Times:
     for other in others:
         times = func.multirange_minus(times, other, type_=TSTZMULTIRANGE)
     return times
+
+
+def _lasting(start: Any, end: Any) -> Times:
+    """[start, end); without an end for ever. One that ends before it starts never was: clocks and
+    late news make such rows, and PostgreSQL makes no range of them."""
+    last = case((end.is_not(None), func.greatest(start, end)))
+    return func.tstzrange(start, last, type_=TSTZRANGE)
 
 
 def _common(one: Times, other: Times) -> Times:

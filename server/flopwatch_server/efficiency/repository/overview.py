@@ -23,6 +23,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
     type_coerce,
 )
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -76,13 +77,16 @@ def _nodes() -> Select[Any]:
     taken = func.coalesce(held.c.gpus, 0)
     total = func.greatest(placed.c.gpus, Node.gpu_count, taken, type_=BigInteger)
     is_reserved = or_(NodeState.service == "reserved", _is_kept())
+    # Of a machine without a scheduler nobody tells, and nobody but its own users holds it.
+    serves = or_(NodeState.service == "serving", Node.scheduler_state.is_(None))
     one = (
         select(
             Node.partitions, total.label("gpus"), (total - taken).label("not_held"),
             case(
                 (NodeState.service.in_(("down", "drained")), "down"),
                 (is_reserved, "reserved"),
-                else_="free",
+                (serves, "free"),
+                else_="unknown",
             ).label("service"),
             (Node.last_batch_at >= bindparam("heard")).label("is_heard"),
         )
@@ -112,18 +116,10 @@ def _nodes() -> Select[Any]:
 def _is_kept() -> ColumnElement[bool]:
     """Whether a reservation keeps all of a node now."""
     now = bindparam("now", type_=UtcDateTime)
-    return (
-        select(Reservation.name)
-        .where(
-            Reservation.cluster_id == Node.cluster_id,
-            Node.name == any_(Reservation.nodes),
-            Reservation.is_whole,
-            Reservation.valid_from <= now,
-            Reservation.valid_to > now,
-        )
-        .correlate(Node)
-        .exists()
+    kept = select(Reservation.cluster_id, func.unnest(Reservation.nodes)).where(
+        Reservation.is_whole, Reservation.valid_from <= now, Reservation.valid_to > now
     )
+    return tuple_(Node.cluster_id, Node.name).in_(kept)
 
 
 def silent_nodes(

@@ -36,7 +36,7 @@ def apply_reservations(
         told = _columns(record)
         row = in_force.pop(told["name"], None)
         if row is not None and record.starts_at <= now and _is_the_same(row, told):
-            row.valid_to = record.ends_at
+            row.valid_to = max(row.valid_from, record.ends_at)
             continue
         if row is not None:
             row.valid_to = now

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Interval, func, literal, or_, select
+from sqlalchemy import ColumnElement, Interval, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import Session
 
@@ -61,6 +61,12 @@ def failed(
         session, cluster_id, kind, error=storable(error), error_since=since,
         rests_until=rests_until,
     )  # fmt: skip
+
+
+def mended(session: Session, cluster_id: int, kind: str) -> None:
+    """What failed last works again, though it told nothing of what this kind tells."""
+    of_kind = SchedulerSource.cluster_id == cluster_id, SchedulerSource.kind == kind
+    session.execute(update(SchedulerSource).where(*of_kind).values(error=None, error_since=None))
 
 
 def is_resting(session: Session, cluster_id: int, kind: str, now: datetime) -> bool:
