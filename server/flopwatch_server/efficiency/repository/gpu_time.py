@@ -114,29 +114,39 @@ def _window(start: datetime, end: datetime, now: datetime) -> ColumnElement[Any]
 
 def _by_gpu(window: ColumnElement[Any], holds: CTE, now: datetime) -> Select[Any]:
     told = _told(window, holds, now)
-    held = told.c.held
-    disputed = _both(held, told.c.disputed)
-    shared = _less(_both(held, told.c.shared), disputed)
-    rest = _less(told.c.there, held, told.c.untold)
-    down, drained = _both(rest, told.c.down), _both(rest, told.c.drained)
-    serves = _both(rest, told.c.serving)
-    reserved = _either(_both(rest, told.c.reserved), _both(serves, told.c.kept))
-    open_to_all = _less(serves, told.c.kept)
-    free = _less(open_to_all, told.c.loose)
-    times = {
-        "allocated": _less(held, disputed, shared), "shared": shared, "disputed": disputed,
-        "free": free, "reserved": reserved, "drained": drained, "down": down,
-        "unknown": _less(told.c.there, held, free, reserved, drained, down),
-        "either": _both(open_to_all, told.c.loose),
-    }  # fmt: skip
-    sets = select(
-        told.c.cluster_id, told.c.node_id, told.c.device_id,
-        *(these.label(name) for name, these in times.items()),
-    ).cte("sets")  # fmt: skip
+    held, there = told.c.held, told.c.there
+    first = _stage(
+        "first", told, disputed=_both(held, told.c.disputed), rest=_less(there, held, told.c.untold)
+    )
+    serves = _both(first.c.rest, first.c.serving)
+    second = _stage(
+        "second", first,
+        shared=_less(_both(first.c.held, first.c.shared), first.c.disputed),
+        down=_both(first.c.rest, first.c.down), drained=_both(first.c.rest, first.c.drained),
+        reserved=_either(_both(first.c.rest, first.c.reserved), _both(serves, first.c.kept)),
+        open_to_all=_less(serves, first.c.kept),
+    )  # fmt: skip
+    third = _stage("third", second, free=_less(second.c.open_to_all, second.c.loose))
+    state = third.c
+    known = (state[name] for name in ("held", "free", "reserved", "drained", "down"))
+    sets = _stage(
+        "sets", third,
+        allocated=_less(state.held, state.disputed, state.shared),
+        unknown=_less(state.there, *known),
+        either=_both(state.open_to_all, state.loose),
+    )  # fmt: skip
     return select(
         sets.c.cluster_id, sets.c.node_id, sets.c.device_id,
-        *(_seconds(sets.c[name]).label(f"{name}_seconds") for name in times),
+        *(_seconds(sets.c[name]).label(f"{name}_seconds") for name in (*STATES, "either")),
     )  # fmt: skip
+
+
+def _stage(name: str, rows: CTE, **times: Times) -> CTE:
+    """The rows with these times beside the others, or in place of them, worked out once: each is
+    used several times, and PostgreSQL would write it out wherever it is."""
+    others = (column for column in rows.c if column.key not in times)
+    made = (these.label(each) for each, these in times.items())
+    return select(*others, *made).offset(0).cte(name)
 
 
 def _told(window: ColumnElement[Any], holds: CTE, now: datetime) -> CTE:
@@ -164,6 +174,7 @@ def _told(window: ColumnElement[Any], holds: CTE, now: datetime) -> CTE:
         .outerjoin(kept, kept.c.node_id == there.c.node_id)
         .outerjoin(untold, untold.c.cluster_id == there.c.cluster_id)
         .outerjoin(reported, reported.c.device_id == there.c.device_id)
+        .offset(0)
         .cte("told")
     )  # fmt: skip
 
