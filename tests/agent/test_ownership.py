@@ -205,10 +205,10 @@ def test_the_prolog_tells_what_slurm_told_it_and_the_epilog_takes_it_back(
 
 
 def test_a_prolog_may_name_gpus_and_instances_by_uuid(tmp_path: Path) -> None:
-    gpus = "SLURM_JOB_ID=18\nSLURM_JOB_GPUS=GPU-1,MIG-GPU-2/3/0,GPU-2,GPU-gone\n"
+    gpus = "SLURM_JOB_ID=18\nSLURM_JOB_GPUS=GPU-1,MIG-GPU-2/3/0,GPU-2,MIG-0b3d\n"
     (tmp_path / "18").write_text(gpus)
     (held,) = prolog.held(tmp_path, booted_at=0.0)
-    assert (held.ordinals, held.uuids) == ([], ("GPU-1", "MIG-GPU-2/3/0", "GPU-2", "GPU-gone"))
+    assert (held.ordinals, held.uuids) == ([], ("GPU-1", "MIG-GPU-2/3/0", "GPU-2", "MIG-0b3d"))
     # GPU-2 is split: it is no device by itself.
     index = {("GPU-0", "", ""): 0, ("GPU-1", "", ""): 1, ("GPU-2", "3/0", "3g.40gb"): 2,
              ("GPU-2", "4/0", "3g.40gb"): 3}  # fmt: skip

@@ -17,7 +17,7 @@ from flopwatch_agent.ownership import job_id
 _log = logging.getLogger(__name__)
 
 _UID = re.compile(r"[0-9]{1,10}")
-_UUID = re.compile(r"(GPU|MIG-GPU)-[0-9A-Za-z/-]{1,100}")
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,100}")
 _MOST_BYTES = 65536
 _MOST_ORDINALS = 1024  # as many as a batch may tell
 
