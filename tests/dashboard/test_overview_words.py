@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 from dash import html
 
-from flopwatch_dashboard.pages.overview import accounts, attention, figures, states, tiles, words
+from flopwatch_dashboard.pages.overview import (
+    accounts,
+    attention,
+    figures,
+    side,
+    states,
+    tiles,
+    words,
+)
 from flopwatch_dashboard.pages.overview.data import OverviewData
 from flopwatch_dashboard.words import gpus_in_words
 from flopwatch_server.efficiency.schemas import (
@@ -16,6 +24,7 @@ from flopwatch_server.efficiency.schemas import (
     Overview,
     StateCounts,
 )
+from flopwatch_server.settings import Thresholds
 from tests.dashboard.builders import NOW, run
 
 
@@ -33,7 +42,7 @@ def overview(**facts: Any) -> Overview:
 
 
 def data_of(found: Overview) -> OverviewData:
-    return OverviewData(found, NOW, "24h", "demo")
+    return OverviewData(found, NOW, "24h", "demo", Thresholds(low_sm_active=0.2))
 
 
 def _all(part: Any) -> list[Any]:
@@ -110,6 +119,15 @@ def test_the_bands_have_labels_from_the_base_line_up() -> None:
         ("42", "Idle"), ("64", "Low"), ("654", "Active"), ("14", "Shared, no data"),
         ("196", "Free"), ("6", "Reserved"), ("24", "Down"),
     ]  # fmt: skip
+
+
+def test_the_definitions_are_those_of_the_site() -> None:
+    definitions = side.side(data_of(overview()))[-1]
+    said = [part.children for part in _all(definitions) if isinstance(part, html.P)]
+    assert said == [
+        "Idle: SM activity under 1 % and utilization 0 for the whole minute. Low: SM under 20 %. "
+        "Unknown minutes are never counted as idle."
+    ]
 
 
 def test_the_bar_of_an_account_is_as_long_as_its_gpu_hours() -> None:

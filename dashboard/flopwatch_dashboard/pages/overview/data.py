@@ -7,6 +7,7 @@ from flopwatch_dashboard.address import Place
 from flopwatch_dashboard.services import Visit
 from flopwatch_server.efficiency import overview
 from flopwatch_server.efficiency.schemas import Overview
+from flopwatch_server.settings import Thresholds
 
 WINDOWS = {"6h": 6, "24h": 24, "7d": 168}
 """Time ranges by their name in the address, in hours."""
@@ -17,12 +18,14 @@ DEFAULT_WINDOW = "24h"
 
 @dataclass(frozen=True)
 class OverviewData:
-    """The answer of the service, when it was given, and for which window."""
+    """The answer of the service, when it was given, and for which window; how people sign in, and
+    what counts as idle and low."""
 
     overview: Overview
     now: datetime
     window: str
     sign_in: str
+    thresholds: Thresholds
 
 
 def window_of(place: Place) -> str:
@@ -34,7 +37,8 @@ def window_of(place: Place) -> str:
 def read(visit: Visit, cluster: str, window: str) -> OverviewData:
     """The overview of one cluster over a window."""
     found = overview.overview(visit.session, visit.principal, cluster, visit.now, WINDOWS[window])
-    return OverviewData(found, visit.now, window, visit.settings.sign_in)
+    settings = visit.settings
+    return OverviewData(found, visit.now, window, settings.sign_in, settings.thresholds)
 
 
 def shape_of(data: OverviewData | None) -> str:

@@ -13,7 +13,7 @@ from flopwatch_server.efficiency.schemas import Overview, PartitionNow
 
 def side(data: OverviewData) -> list[Component]:
     """Partitions, agents and definitions."""
-    return [_partitions_card(data.overview), _agents_card(data), _definitions_card()]
+    return [_partitions_card(data.overview), _agents_card(data), _definitions_card(data)]
 
 
 def _partitions_card(found: Overview) -> Component:
@@ -48,13 +48,15 @@ def _agents_card(data: OverviewData) -> Component:
     return card("Agents", html.Div(html.Div(parts, className="legend"), className="card-body"))
 
 
-def _definitions_card() -> Component:
+def _definitions_card(data: OverviewData) -> Component:
+    limits = data.thresholds
+    idle, low = (f"{100 * each:g} %" for each in (limits.idle_sm_active, limits.low_sm_active))
     return card(
         "Definitions",
         html.Div(
             html.P(
-                "Idle: SM activity under 1 % and utilization 0 for the whole minute. Low: SM under "
-                "15 %. Unknown minutes are never counted as idle."
+                f"Idle: SM activity under {idle} and utilization 0 for the whole minute. "
+                f"Low: SM under {low}. Unknown minutes are never counted as idle."
             ),
             className="card-body",
         ),
