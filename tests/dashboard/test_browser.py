@@ -79,7 +79,7 @@ def test_the_first_run_shows_commands_that_can_be_copied(
         commands = page.locator(".code pre").all_inner_texts()
         assert commands[0] == "flopwatch token node --cluster granite --output token"
         assert f"flopwatch agent --server {empty.url} --token-file" in commands[1]
-        assert commands[2] == "FLOPWATCH_SLURM_CLUSTER=granite flopwatch server"
+        assert commands[2] == "export FLOPWATCH_SLURM_CLUSTER=granite"
 
 
 def test_who_has_signed_in_can_sign_out(

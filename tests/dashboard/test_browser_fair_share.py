@@ -78,7 +78,7 @@ def test_accounts_are_a_tree_with_what_was_told_and_a_dash_for_what_was_not(
         "It is the root of the tree: nothing competes with it."
     )
     assert page.locator("#fair-share-lead").inner_text() == (
-        "1 of 3 accounts has used more than its share; vision most, 1.2 times as much. "
+        "1 of 3 accounts has used more than its share; vision, 1.2 times as much. "
         "1 job waits for 32 GPUs."
     )
     assert rows(page, "Waiting by account and reason") == [["nlp", "Resources", "32", "1"]]

@@ -44,6 +44,12 @@ def ended_at(lab: SlurmLab, job_id: int) -> datetime | None:
     return None if end == "Unknown" else datetime.fromtimestamp(int(end), UTC)
 
 
+def is_told(lab: SlurmLab, job_id: int) -> bool:
+    """Whether sacct tells that the job ended: of a second, once that is over."""
+    end = ended_at(lab, job_id)
+    return end is not None and time.time() >= end.timestamp() + 1
+
+
 def test_a_job_that_ends_while_accounting_is_dead_is_closed_by_its_word_alone(
     site: Site, gate: Gate, slurm_lab: SlurmLab
 ) -> None:
@@ -65,7 +71,7 @@ def test_a_job_that_ends_while_accounting_is_dead_is_closed_by_its_word_alone(
         assert str(site.errors()[ACCOUNTING]).startswith("sacct: exit status 1")
     finally:
         slurm_lab.slurmdbd.start()
-    wait_until(lambda: ended_at(slurm_lab, short) is not None, "accounting has caught up", 60.0)
+    wait_until(lambda: is_told(slurm_lab, short), "accounting has caught up", 60.0)
     for _ in range(2):
         site.poll()
         now = runs(site, long, short)
@@ -105,7 +111,7 @@ def test_jobs_outlive_a_dead_controller_and_are_closed_once(
     assert site.errors()[SOURCE] is None
     assert {run.vanished_at for run in runs(site, long, short).values()} == {None}
     gate.open()
-    wait_until(lambda: ended_at(slurm_lab, short) is not None, "the short job has ended", 60.0)
+    wait_until(lambda: is_told(slurm_lab, short), "the short job has ended", 60.0)
     for _ in range(2):
         site.poll()
         now = runs(site, long, short)
