@@ -279,9 +279,12 @@ class Told:
     def _outage(self, stretch: list[int]) -> None:
         start, end = stretch
         self.outage |= set(range(start, end))
+        begin, until = T0 + start * SLOT, T0 + end * SLOT
+        key = self.world.cluster.id, "slurm", begin
+        known = self.world.session.get(SchedulerOutage, key)
         row = SchedulerOutage(
-            cluster_id=self.world.cluster.id, kind="slurm", valid_from=T0 + start * SLOT,
-            valid_to=T0 + end * SLOT,
+            cluster_id=self.world.cluster.id, kind="slurm", valid_from=begin,
+            valid_to=max(until, known.valid_to) if known else until,
         )  # fmt: skip
         self.world.session.merge(row)
 
