@@ -426,7 +426,7 @@ int nvmlEventSetFree(EventSet *set) { free(set); return SUCCESS; }
 int nvmlDeviceRegisterEvents(Slot *s, unsigned long long types, EventSet *set) {
     int code = enter(s);
     long gpu = s - slots;
-    if (!code && (gpu >= GPUS || types != 8)) code = INVALID_ARGUMENT;    /* 8: critical Xid */
+    if (!code && (gpu < 0 || gpu >= GPUS || types != 8)) code = INVALID_ARGUMENT;    /* 8: critical Xid */
     if (!code) code = error_in(s->fields[XID]);
     if (!code) {
         strcpy(set->seen[gpu], s->fields[XID]);
